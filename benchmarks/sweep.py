@@ -164,8 +164,7 @@ def summarising(directory: Path) -> None:
     peer = timing.Figure("the csv module", csv_s)
     timing.row(f"summarise {SUMMARISED:,} runs", kept_s, peer, unit="s", least=5)
     what = f"summarise {SUMMARISED:,} runs from their logs"
-    why = "a quarter of it decodes and checks the log; the rest folds all figures of each run"
-    timing.row(what, logs_s, peer, unit="s", least=4, why=why)
+    timing.row(what, logs_s, peer, unit="s", least=2)
 
 
 def _write_run(run_dir: Path) -> None:

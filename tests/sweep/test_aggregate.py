@@ -25,7 +25,7 @@ from outlay.ledger import SUPERVISOR, BudgetEvent, Metric, Price
 from outlay.report.document import to_markdown
 from outlay.report.files import read_sweep, write_sweep_files
 from outlay.report.sweep_document import charts_of
-from outlay.sweep.aggregate.aggregator import CACHE
+from outlay.sweep.aggregate.aggregator import CACHE, MANY_LOGS
 from outlay.sweep.aggregate.comparison import (
     fairness,
     half_width,
@@ -144,6 +144,32 @@ def test_figures_cached_when_runs_end_are_used_and_equal_those_of_the_log(
         assert sweep.row() == read
     (run_dir / CACHE).write_text("damaged")
     assert sweep.row() == read
+
+
+READ_BY_SEVERAL = """
+import json, os, sys
+from pathlib import Path
+from outlay.sweep.aggregate.aggregator import aggregate
+
+forked = []
+os.register_at_fork(before=lambda: forked.append(1))
+rows = aggregate(Path(sys.argv[1]), int(sys.argv[2])).rows
+print(json.dumps([len(forked), [row["ips_mean"] for row in rows]]))
+"""
+
+
+def test_many_logs_are_read_by_several_processes_with_the_same_figures(sweep: Sweep) -> None:
+    for n in range(1, 2 * MANY_LOGS + 1):
+        write_log(sweep.add(f"{n:03}", metadata={}), Segment().step(1, samples=n).end())
+    done = subprocess.run(
+        [sys.executable, "-c", READ_BY_SEVERAL, sweep.root, str(NOW_NS)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    forked, figures = json.loads(done.stdout)
+    assert figures == [row["ips_mean"] for row in sweep.summary().rows]
+    assert [round(figure) for figure in figures] == list(range(1, 2 * MANY_LOGS + 1))
+    assert forked == (0 if len(os.sched_getaffinity(0)) == 1 else 2)
 
 
 def test_a_run_without_a_log_caches_no_figures(tmp_path: Path) -> None:

@@ -94,6 +94,15 @@ def id_from_name(path: Path) -> SegmentId | None:
     return SegmentId(start_ns=int(match[1]), host=match[2], pid=int(match[3]), rank=int(match[4]))
 
 
+def own_segments(run_dir: Path) -> list[SegmentId]:
+    """Return the segments of the training itself, by their file names: not those of supervisors.
+
+    A name that cannot be parsed counts as the training's, begun at 0.
+    """
+    found = (id_from_name(path) or SegmentId(0) for path in segment_paths(run_dir))
+    return [segment for segment in found if segment.rank != SUPERVISOR]
+
+
 # The run's identity: written by its first process, shared by all ranks and attempts
 
 

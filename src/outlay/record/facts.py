@@ -39,7 +39,8 @@ def gather(environ: Mapping[str, str], command: Sequence[str] | None = None) -> 
     ``command`` is what it starts, if not its own.
     """
     command = command_of(machine.own_command() if command is None else command, environ)
-    environ = {name: _clean(value) for name, value in environ.items()}
+    if not "".join(environ.values()).isascii():
+        environ = {name: _clean(value) for name, value in environ.items()}
     personal = records_identity(environ)
     job = SlurmJob.of(environ)
     return AttemptStarted(
@@ -140,23 +141,25 @@ def launch_id(environ: Mapping[str, str]) -> str:
 
 def git_commit(directory: Path) -> str:
     """Return the commit checked out in ``directory`` or above, from git's files, or ""."""
+    # Paths are strings here: a sweep asks for every run that it starts.
     for parent in (directory, *directory.parents):
         link = first_line(f"{parent}/.git")  # In a linked worktree a file that names the directory.
-        git_dir = parent / (link.removeprefix("gitdir: ") or ".git")
-        head = first_line(git_dir / "HEAD")
+        git_dir = str(parent / link.removeprefix("gitdir: ")) if link else f"{parent}/.git"
+        head = first_line(f"{git_dir}/HEAD")
         if not head:
             continue
         reference = head.removeprefix("ref: ")
         if reference == head:
             return head
-        shared = git_dir / first_line(git_dir / "commondir")  # Exists in linked worktrees only.
-        return first_line(shared / reference) or _read_packed_ref(shared, reference)
+        common = first_line(f"{git_dir}/commondir")  # Exists in linked worktrees only.
+        shared = str(Path(git_dir, common)) if common else git_dir
+        return first_line(f"{shared}/{reference}") or _read_packed_ref(shared, reference)
     return ""
 
 
-def _read_packed_ref(git_dir: Path, reference: str) -> str:
+def _read_packed_ref(git_dir: str, reference: str) -> str:
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in (git_dir / "packed-refs").read_text().splitlines():
+        for line in Path(git_dir, "packed-refs").read_text().splitlines():
             if line.endswith(f" {reference}"):
                 return line.split(" ", 1)[0]
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,12 @@ def outlay_home() -> Path:
     """Return ``$OUTLAY_HOME``, or the platform's directory for user data; it may not exist yet."""
     if chosen := os.environ.get("OUTLAY_HOME"):
         return Path(chosen).expanduser()
+    return _data_dir(os.environ.get("XDG_DATA_HOME"), os.environ.get("HOME"))
+
+
+@cache
+def _data_dir(*_variables: str | None) -> Path:
+    """Return the platform's directory, which depends on these variables."""
     return Path(platformdirs.user_data_dir("outlay", appauthor=False))
 
 

@@ -21,10 +21,9 @@ from outlay.ledger import (
     Price,
     end_segment,
     exact_gpus,
-    segment_paths,
 )
 from outlay.ledger.price import typed_price
-from outlay.ledger.segments import id_from_name
+from outlay.ledger.segments import own_segments
 from outlay.record.supervision import SupervisedRun, Supervision, latest_supervision
 from outlay.runs.inbox import leave_notice
 from outlay.units import Money
@@ -131,8 +130,7 @@ def logged_end(directory: Path, since_ns: int = 0) -> str | None:
     """
     from outlay.ledger import derive_attempts, read_lives
 
-    written = map(id_from_name, segment_paths(directory))
-    if all(segment is not None and segment.rank == SUPERVISOR for segment in written):
+    if not own_segments(directory):
         return None  # The usual case of a program that does not record.
     lives = [
         life

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from outlay.ledger import SUPERVISOR, segment_paths
-from outlay.ledger.segments import id_from_name
+from outlay.ledger.segments import own_segments
 from outlay.sweep.plan.plan import PlannedRun
 from outlay.sweep.state.outcomes import RunVerdict
 
@@ -49,10 +48,7 @@ class OutsideBudget:
         return RunVerdict("completed", f"reached its budget of {self.reached}")
 
     def _is_recorded(self) -> bool:
-        found = () if self._records else map(id_from_name, segment_paths(self.directory))
         self._records = self._records or any(
-            segment.rank != SUPERVISOR and segment.start_ns >= self.since_ns
-            for segment in found
-            if segment is not None
+            segment.start_ns >= self.since_ns for segment in own_segments(self.directory)
         )
         return self._records

@@ -33,7 +33,14 @@ from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
 from outlay.guard.scopes import lab_of
 from outlay.guard.spend_log import FileSpendLog, is_url, open_book
-from outlay.ledger import GpuCount, derive_attempts, exact_gpus, read_identity, read_lives
+from outlay.ledger import (
+    GpuCount,
+    derive_attempts,
+    exact_gpus,
+    read_identity,
+    read_lives,
+    segment_paths,
+)
 from outlay.rates import cost_at_most, cost_to_last_record, gpu_rate, gpu_time
 from outlay.record.supervision import latest_supervision
 from outlay.sweep.engines.base import Ended
@@ -88,6 +95,8 @@ def price_attempt(
     supervisor's segment; None for another supervisor, whose segment is looked up. ``unit`` is that
     of a book of money, which counts nothing else.
     """
+    if recorded and rate is None and len(segment_paths(directory)) == 1:
+        return AttemptCost(cost=None)  # The supervisor's segment, which has no price.
     if recorded is None:
         recorded = latest_supervision(directory) is not None
     estimated = None

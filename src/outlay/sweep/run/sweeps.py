@@ -13,8 +13,7 @@ from pathlib import Path
 from outlay.clock import Clock
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.files import make_private
-from outlay.ledger import SUPERVISOR, segment_paths
-from outlay.ledger.segments import id_from_name
+from outlay.ledger.segments import own_segments
 from outlay.proc.identity import end_marked
 from outlay.sweep.engines.base import Engine, engine_named, is_local
 from outlay.sweep.errors import NotCancelled, RunElsewhere
@@ -295,8 +294,7 @@ class FiguresKeeper:
 
         A log with the supervisor's segment alone is as fast to read as the cache.
         """
-        written = map(id_from_name, segment_paths(run_dir))
-        if all(segment is None or segment.rank == SUPERVISOR for segment in written):
+        if not own_segments(run_dir):
             return
         # Errors are left to the summary, which then reads the log itself.
         self._thread.submit(_read_figures, run_dir, self._clock.wall_ns())
