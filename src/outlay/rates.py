@@ -63,6 +63,11 @@ def cost_at_most(rate: Rate, ns: int) -> Money:
     return rate.unit.money(round_units_up(units(rate, ns)))
 
 
+def cost_of_share(micros_per_hour: Fraction, ns: int) -> int:
+    """Return the cost of a part of a machine over a time, in micro-units, rounded half to even."""
+    return round(micros_per_hour * ns / NS_PER_HOUR)
+
+
 def paid_time(amount: Money, rate: Rate) -> int | None:
     """Return how many whole nanoseconds an amount pays for; None if the rate is zero."""
     return units_of(amount) // rate.micros_per_hour if rate.micros_per_hour else None

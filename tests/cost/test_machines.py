@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from command_line import in_process
+from command_line import in_process, start_outlay
 from ledgers import HOUR, SECOND, START_NS, Segment, dollars
 from outlay.cost.charges import month_window
 from outlay.cost.machines.owned_machines import (
+    MACHINES,
     MachineCost,
     OwnedMachine,
     cost_of_machine,
-    read_machines,
     set_machine,
 )
 from outlay.errors import InvalidValue
@@ -99,12 +99,22 @@ def test_a_machine_is_stated_shown_and_removed(tmp_path: Path) -> None:
     assert in_process("cost", "machines", "remove", "node7").code == 2
 
 
+def test_machines_that_are_stated_at_once_are_all_kept() -> None:
+    hosts = [f"node{n}" for n in range(8)]
+    stating = [
+        start_outlay("cost", "machines", "set", host, "--price", "8 USD/h", "--json")
+        for host in hosts
+    ]
+    assert [each.wait() for each in stating] == [0] * len(hosts)
+    assert list(MACHINES.read()) == hosts
+
+
 def test_an_end_before_the_begin_is_refused() -> None:
     with pytest.raises(InvalidValue, match="--until"):
         set_machine(
             OwnedMachine(host="n", price=OWNED, since_ns=START_NS, until_ns=START_NS - SECOND)
         )
-    assert read_machines() == {}
+    assert MACHINES.read() == {}
 
 
 def test_the_example_of_the_help_works_and_its_date_begins_at_midnight_utc() -> None:

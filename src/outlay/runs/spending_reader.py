@@ -21,14 +21,14 @@ from outlay.cost.charges import month_edges, month_window
 from outlay.cost.closing import CLOSED, read_closed_months, with_closed_months
 from outlay.cost.cost_book import CostBook
 from outlay.cost.machines.billed_time import billed_beyond_use
-from outlay.cost.machines.commitments import COMMITMENTS_FILE, commitment_spends, read_commitments
+from outlay.cost.machines.commitments import COMMITMENTS, commitment_spends
 from outlay.cost.machines.owned_machines import (
+    MACHINES,
     MACHINES_FILE,
     OwnedMachine,
     RunCharge,
     cost_by_month,
     machine_spends,
-    read_machines,
 )
 from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -176,7 +176,7 @@ def read_outside_of_runs(book: CostBook, now_ns: int) -> tuple[list[SpendItem], 
     """Return the cost outside of runs, and what cannot be read of it."""
     from outlay.guard.rental.watch import known_logs
 
-    stated = (outlay_home() / COMMITMENTS_FILE).exists() or bool(owned_machines()[0])
+    stated = COMMITMENTS.path.exists() or bool(owned_machines()[0])
     if not (stated or known_logs() or read_corrections() or book.has_billing_terms()):
         return [], []  # Reading the charges of many runs takes long.
     return _outside_of_runs(book.reports(with_charges=True), now_ns)
@@ -195,7 +195,7 @@ def _outside_of_runs(
     spends += billed_beyond_use(reports, lambda machine: machine.removeprefix("C.") in rented)
     spends += correction_spends(read_corrections(until_ns))
     try:
-        commitments = read_commitments().values()
+        commitments = COMMITMENTS.read().values()
     except InvalidValue as error:
         return spends, [*findings, Finding(source="commitments", message=str(error))]
     for each in commitments:
@@ -214,7 +214,7 @@ def _machines(reports: Sequence[RunRow], until_ns: int) -> tuple[list[SpendItem]
 def owned_machines() -> tuple[list[OwnedMachine], list[Finding]]:
     """Return the stated machines; a list of them that cannot be read is a finding."""
     try:
-        return list(read_machines().values()), []
+        return list(MACHINES.read().values()), []
     except InvalidValue as error:
         return [], [Finding(source="machines", message=str(error))]
 

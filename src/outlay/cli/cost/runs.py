@@ -279,9 +279,9 @@ def remove_machine(host: Host, as_json: AsJson = False) -> None:
 
     Example: outlay cost machines remove node7
     """
-    from outlay.cost.machines.owned_machines import remove_machine
+    from outlay.cost.machines.owned_machines import MACHINES
 
-    remove_machine(host)
+    MACHINES.remove(host)
     show_machines(as_json=as_json)
 
 
@@ -291,12 +291,12 @@ def show_machines(as_json: AsJson = False) -> None:
 
     Example: outlay cost machines show
     """
-    from outlay.cost.machines.owned_machines import cost_of_machine, read_machines
+    from outlay.cost.machines.owned_machines import MACHINES, cost_of_machine
 
     books = open_books()
     reports = books.book.reports(with_charges=True)
     rows = []
-    for machine in read_machines().values():
+    for machine in MACHINES.read().values():
         nothing = machine.price.unit.money(0)
         months = cost_of_machine(machine, reports, books.now_ns)
         cost = sum((month.cost for month in months), start=nothing)
@@ -389,9 +389,9 @@ def remove_commitment(name: CommitmentName, as_json: AsJson = False) -> None:
 
     Example: outlay cost commitments remove lambda-2026
     """
-    from outlay.cost.machines.commitments import remove_commitment
+    from outlay.cost.machines.commitments import COMMITMENTS
 
-    remove_commitment(name)
+    COMMITMENTS.remove(name)
     show_commitments(as_json=as_json)
 
 
@@ -401,11 +401,11 @@ def show_commitments(as_json: AsJson = False) -> None:
 
     Example: outlay cost commitments show
     """
-    from outlay.cost.machines.commitments import cost_of_commitment, read_commitments
+    from outlay.cost.machines.commitments import COMMITMENTS, cost_of_commitment
 
     books = open_books()
     reports = books.book.reports(with_charges=True)
-    rows = [cost_of_commitment(e, reports, books.now_ns) for e in read_commitments().values()]
+    rows = [cost_of_commitment(e, reports, books.now_ns) for e in COMMITMENTS.read().values()]
     if as_json:
         print_json(
             {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from outlay.cost.spending import SpendItem
-from outlay.rates import NS_PER_HOUR, share_out
+from outlay.rates import cost_of_share, share_out
 from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.units import Unit
 
@@ -78,7 +78,7 @@ def _beyond(machine: str, unit: Unit, start: Sequence[_MachineUse]) -> Iterator[
     first, last = start[0].charge, max((use.charge for use in start), key=lambda c: c.end_ns)
     assert last.terms is not None
     beyond_ns = last.terms.billed_ns(last.end_ns - first.start_ns) - _busy_ns(start)
-    micros = round(_peak(start) * beyond_ns / NS_PER_HOUR)
+    micros = cost_of_share(_peak(start), beyond_ns)
     if not micros:
         return
     weights = {place: max(use.micros, 0) for place, use in enumerate(start)}

@@ -11,19 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from outlay.cost.charges import month_edges
+from outlay.cost.machines.stated_list import StatedList
 from outlay.cost.spending import SpendItem
-from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue
-from outlay.files import make_private, write_whole
 from outlay.ledger.price import Price
 from outlay.rates import cost, share_out
-from outlay.store import outlay_home
 from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.units import Money
 
@@ -63,24 +60,10 @@ class CommitmentCost:
         return self.used + self.unused
 
 
-def _path() -> Path:
-    return outlay_home() / COMMITMENTS_FILE
-
-
-def read_commitments() -> dict[str, Commitment]:
-    """Return the stated commitments by name.
-
-    Raises:
-        InvalidValue: The file exists and cannot be parsed.
-    """
-    try:
-        stated = read_document(_path(), list[Commitment])
-    except FileNotFoundError:
-        return {}
-    except (OSError, BadDocument) as error:
-        expected = f"a JSON list of commitments ({error})"
-        raise InvalidValue("commitments", str(_path()), expected) from None
-    return {each.name: each for each in stated}
+COMMITMENTS: Final = StatedList(
+    file=COMMITMENTS_FILE, type=Commitment, what="commitment", argument="NAME",
+    name_of=lambda commitment: commitment.name,
+)  # fmt: skip
 
 
 def set_commitment(commitment: Commitment) -> None:
@@ -95,28 +78,7 @@ def set_commitment(commitment: Commitment) -> None:
         raise InvalidValue("--gpus", commitment.gpus, "one GPU or more")
     if commitment.until_ns <= commitment.since_ns:
         raise InvalidValue("--until", commitment.until_ns, "an instant after --since")
-    _write(read_commitments() | {commitment.name: commitment})
-
-
-def remove_commitment(name: str) -> None:
-    """Remove a commitment.
-
-    Raises:
-        InvalidValue: There is none of that name.
-    """
-    stated = read_commitments()
-    if name not in stated:
-        known = ", ".join(stated) or "none is stated"
-        raise InvalidValue("NAME", name, f"a commitment that was stated ({known})")
-    del stated[name]
-    _write(stated)
-
-
-def _write(stated: dict[str, Commitment]) -> None:
-    make_private(_path().parent)
-    rows = [stated[name] for name in sorted(stated)]
-    content = msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n"
-    write_whole(_path(), content, synced=True, private=True)
+    COMMITMENTS.set(commitment)
 
 
 def commitment_spends(

@@ -16,13 +16,11 @@ from typing import Final
 import msgspec
 
 from outlay.cost.charges import month_edges
+from outlay.cost.machines.stated_list import StatedList
 from outlay.cost.spending import OWNED_IN_NO_RUN, SpendItem, charges_in
-from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue
-from outlay.files import make_private, write_whole
 from outlay.ledger.price import Price
 from outlay.rates import cost_at_most
-from outlay.store import outlay_home
 from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 
@@ -99,20 +97,10 @@ class RunCharge:
     micros: int
 
 
-def read_machines() -> dict[str, OwnedMachine]:
-    """Return the stated machines by host.
-
-    Raises:
-        InvalidValue: The file exists and cannot be parsed.
-    """
-    path = outlay_home() / MACHINES_FILE
-    try:
-        stated = read_document(path, list[OwnedMachine])
-    except FileNotFoundError:
-        return {}
-    except (OSError, BadDocument) as error:
-        raise InvalidValue("machines", str(path), f"a JSON list of machines ({error})") from None
-    return {machine.host: machine for machine in stated}
+MACHINES: Final = StatedList(
+    file=MACHINES_FILE, type=OwnedMachine, what="machine", argument="HOST",
+    name_of=lambda machine: machine.host,
+)  # fmt: skip
 
 
 def set_machine(machine: OwnedMachine) -> None:
@@ -125,29 +113,7 @@ def set_machine(machine: OwnedMachine) -> None:
         raise InvalidValue("HOST", machine.host, "the name of a node, as its runs record it")
     if machine.until_ns is not None and machine.until_ns < machine.since_ns:
         raise InvalidValue("--until", machine.until_ns, "an instant that is not before --since")
-    _write(read_machines() | {machine.host: machine})
-
-
-def remove_machine(host: str) -> None:
-    """Remove a machine; its runs are unchanged.
-
-    Raises:
-        InvalidValue: There is no machine of that name.
-    """
-    machines = read_machines()
-    if host not in machines:
-        known = ", ".join(machines) or "none is stated"
-        raise InvalidValue("HOST", host, f"a machine that was stated ({known})")
-    del machines[host]
-    _write(machines)
-
-
-def _write(machines: dict[str, OwnedMachine]) -> None:
-    path = outlay_home() / MACHINES_FILE
-    make_private(path.parent)
-    stated = [machines[host] for host in sorted(machines)]
-    content = msgspec.json.format(msgspec.json.encode(stated), indent=2) + b"\n"
-    write_whole(path, content, synced=True, private=True)
+    MACHINES.set(machine)
 
 
 def cost_of_machine(
