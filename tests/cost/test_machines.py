@@ -101,7 +101,10 @@ def test_a_machine_is_stated_shown_and_removed(tmp_path: Path) -> None:
 
 def test_machines_that_are_stated_at_once_are_all_kept() -> None:
     hosts = [f"node{n}" for n in range(8)]
-    stating = [start_outlay("cost", "machines", "set", host, "8 USD/h", "--json") for host in hosts]
+    stating = [
+        start_outlay("cost", "machines", "set", host, "8 USD/h", "--since", "2026-01-01")
+        for host in hosts
+    ]
     assert [each.wait() for each in stating] == [0] * len(hosts)
     assert list(MACHINES.read()) == hosts
 
