@@ -140,12 +140,22 @@ def test_every_problem_of_a_command_line_is_named_at_once(at: Path) -> None:
 
 
 @pytest.mark.usefixtures("at")
+def test_a_problem_of_many_runs_is_said_once() -> None:
+    words = ("train.py", "lr=1,2,3", "--budget", "iso_tokens=1k", "--records", "--yes")
+    refused = in_process("sweep", "run", *words, "--ceiling", "2 USD", "--price", "1 USD/h")
+    assert refused.code == 2
+    assert refused.err.count("the duration is unknown") == 1
+    assert "and 2 more: " in refused.err
+
+
+@pytest.mark.usefixtures("at")
 def test_a_limit_on_money_needs_a_price_which_may_be_in_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = ("sweep", "plan", "train.py", "lr=1", "--budget", "iso_cost=2 USD", "--json")
     refused = in_process(*words)
     assert refused.code == 2
+    assert "1 problem" in refused.err
     assert "no --price for a limit on money" in refused.err
     monkeypatch.setenv("OUTLAY_PRICE", "1 USD/h")
     (run,) = in_process(*words).json["runs"]

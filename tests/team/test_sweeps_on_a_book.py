@@ -429,8 +429,8 @@ def test_what_a_killed_harness_left_is_settled_in_the_unit_of_the_book(
     ("unit", "ceiling", "more", "said"),
     [
         ("USD showback", {}, {}, "a price in USD showback"),
-        ("GPU-h", {}, {}, "its GPUs are not stated"),
-        ("GPU-h", {}, {"gpus": 8, "budget": None}, "its duration is unknown"),
+        ("GPU-h", {}, {}, "no GPUs are stated"),
+        ("GPU-h", {}, {"gpus": 8, "budget": None}, "the duration is unknown"),
         ("GPU-h", {"limit": "5 USD"}, {"gpus": 8}, "a limit in GPU-h"),
         ("USD", {"limit": "5 GPU-h"}, {}, "a limit in USD"),
     ],

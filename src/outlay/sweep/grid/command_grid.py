@@ -151,9 +151,10 @@ def _read_budget(options: GridOptions, grid: CommandGrid) -> dict[str, Any]:
         if budget is None:
             _report(grid, _MISSING_BUDGET)
             return {}
+        block = _budget_block(budget, options)
         if budget.limits_money and not options.price:
             _report(grid, _MISSING_PRICE)
-        block = _budget_block(budget, options)
+            block.pop("enforce", None)  # It would be said again: to enforce needs the price.
     metric = options.maximize or options.minimize
     if metric and block:
         direction = "max" if options.maximize else "min"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -208,20 +208,29 @@ def check_predictable(plan: SweepPlan, *, finished: bool, unit: Unit | None = No
     """
     if not plan.grid.is_guarded:
         return
-    findings = []
+    found: dict[str, list[str]] = {}
     for run in plan.runs:
         if unit == GPU_TIME:
             problem = _gpu_time_problem(run, finished=finished)
         else:
             problem = _cost_problem(run, plan.grid.ceiling, finished=finished)
         if problem:
-            findings.append(Finding(source=plan.grid.source, message=f"{run.id}: {problem}"))
+            found.setdefault(problem, []).append(run.id)
+    findings = [
+        Finding(source=plan.grid.source, message=f"{_first_of(runs)}: {problem}")
+        for problem, runs in found.items()
+    ]
     kinds = {run.entry.price.kind for run in plan.runs if run.entry.price is not None}
     if len(kinds) > 1 and unit != GPU_TIME:
         message = "one ceiling cannot hold both cash and showback; give each a sweep of its own"
         findings.append(Finding(source=plan.grid.source, message=message))
     if findings:
         raise InvalidGrid(findings)
+
+
+def _first_of(runs: Sequence[str]) -> str:
+    """Return the first of some runs, and how many more there are."""
+    return runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more"
 
 
 def _cost_problem(run: PlannedRun, ceiling: Money | None, *, finished: bool) -> str:
@@ -233,8 +242,8 @@ def _cost_problem(run: PlannedRun, ceiling: Money | None, *, finished: bool) -> 
         return f"priced in {rate.currency}, and the ceiling is in {ceiling.currency}"
     if run.prediction.cost is None and not finished:
         return (
-            "its duration is unknown; add `timeout`, or a budget with `max_minutes` or "
-            f"`{cost_in(rate.currency).key}`"
+            "the duration is unknown; add `timeout` (--timeout 2h), or a budget with "
+            f"`max_minutes` or `{cost_in(rate.currency).key}`"
         )
     return ""
 
@@ -242,9 +251,9 @@ def _cost_problem(run: PlannedRun, ceiling: Money | None, *, finished: bool) -> 
 def _gpu_time_problem(run: PlannedRun, *, finished: bool) -> str:
     """Return why a run's GPU-hours cannot be predicted; "" if they can."""
     if not run.states_gpus:
-        return "its GPUs are not stated, and its book counts GPU-hours; add `gpus: 8`"
+        return "no GPUs are stated, and the book counts GPU-hours; add `gpus: 8`"
     if run.prediction.ns is None and not finished:
-        return "its duration is unknown; add `timeout`, or a budget with `max_minutes`"
+        return "the duration is unknown; add `timeout`, or a budget with `max_minutes`"
     return ""
 
 
