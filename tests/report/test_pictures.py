@@ -17,7 +17,7 @@ from command_line import in_process
 from ledgers import Segment, dollars
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.ledger import Metric
-from outlay.report.charts import (
+from outlay.report.drawing.charts import (
     Bar,
     Chart,
     ChartStretch,
@@ -33,7 +33,7 @@ from outlay.report.charts import (
     Waterfall,
     of_phase,
 )
-from outlay.report.pictures import FORMATS, read_formats, write_pictures
+from outlay.report.drawing.pictures import FORMATS, read_formats, write_pictures
 from sweep_on_disk import Sweep
 
 ABOUT: dict[str, Any] = {"title": "t", "note": "n"}

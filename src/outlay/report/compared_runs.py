@@ -9,9 +9,9 @@ from typing import Final
 
 from outlay.goodput.follower import PhaseRow
 from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
+from outlay.report.drawing.run_charts import Axis, metric_charts
 from outlay.report.files import setup_of
 from outlay.report.html import Cell, amount
-from outlay.report.run_charts import Axis, metric_charts
 from outlay.report.run_document import parameters_of
 from outlay.runs.figures import COUNT, FIGURES, RunFigure
 from outlay.runs.reading import RunReading

@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Final
 
 from outlay.escaping import html_text
-from outlay.report import svg
-from outlay.report.charts import Chart
+from outlay.report.drawing import svg
+from outlay.report.drawing.charts import Chart
 from outlay.units import Money
 from outlay.units.shown import decimals_of, figure_text, money_text, number_text
 

@@ -24,7 +24,7 @@ from outlay.report.document import (
     blocks_html,
     sections,
 )
-from outlay.report.run_charts import Axis, at_risk, metric_charts, phase_strip, step_times
+from outlay.report.drawing.run_charts import Axis, at_risk, metric_charts, phase_strip, step_times
 from outlay.report.run_sections import MOST_ROWS
 from outlay.runs.collect import elsewhere_text
 from outlay.runs.figures import FIGURES

@@ -11,7 +11,8 @@ from outlay.clock import utc_text
 from outlay.cost.compare import non_dominated
 from outlay.escaping import latex_text
 from outlay.goodput.phases import added
-from outlay.report.charts import (
+from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
+from outlay.report.drawing.charts import (
     Chart,
     ChartStretch,
     Curve,
@@ -23,9 +24,8 @@ from outlay.report.charts import (
     SpanChart,
     Waterfall,
 )
-from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
+from outlay.report.drawing.run_charts import money_bars
 from outlay.report.html import Cell
-from outlay.report.run_charts import money_bars
 from outlay.sweep.aggregate.comparison import (
     Replicates,
     fairness,

@@ -16,9 +16,9 @@ from outlay.ledger import EndStatus
 from outlay.report import html
 from outlay.report.compared_runs import compare_document, figure_cell
 from outlay.report.document import Document, sections_html
+from outlay.report.drawing.run_charts import AXES, Axis
 from outlay.report.files import setup_of
 from outlay.report.html import Cell
-from outlay.report.run_charts import AXES, Axis
 from outlay.report.run_document import run_document, run_json, stored_document
 from outlay.runs.figures import BY_NAME, FIGURES
 from outlay.store.run_row import RunRow

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from outlay.errors import InvalidValue, MissingExtra, choices
-from outlay.report.charts import (
+from outlay.report.drawing.charts import (
     COLOURS,
     Chart,
     IntervalChart,
@@ -26,7 +26,7 @@ from outlay.report.charts import (
     ticks,
     time_unit,
 )
-from outlay.report.run_charts import money_bars, phase_strip, step_times
+from outlay.report.drawing.run_charts import money_bars, phase_strip, step_times
 from outlay.report.run_document import verdict
 from outlay.runs.reading import RunReading
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from outlay.escaping import html_text
-from outlay.report.charts import (
+from outlay.report.drawing.charts import (
     COLOURS,
     Chart,
     ChartStretch,

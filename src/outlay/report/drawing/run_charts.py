@@ -11,7 +11,7 @@ from outlay.goodput import phases as ph
 from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Timeline
-from outlay.report.charts import (
+from outlay.report.drawing.charts import (
     Bar,
     Curve,
     LineChart,
