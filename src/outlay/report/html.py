@@ -65,13 +65,17 @@ def empty(text: str, command: str = "") -> str:
 def chart(found: Chart) -> str:
     """Return a chart with its legend and its read-out: below it, or over it while hovering."""
     key, below = svg.legend(found), note(found.note) if found.note else ""
+    over = f'<p class="readout over">{_HINT}</p>'
     if ends := svg.last_values(found):
         key = f'<div class="foot">{key}<p class="readout">{html_text(ends)}</p></div>'
-        return f'<div class="chart">{svg.draw(found)}{key}{below}</div>'
-    over = f'<p class="readout over">{_HINT}</p>'
-    return (
-        f'<div class="chart"><div class="drawing">{svg.draw(found)}{over}</div>{key}{below}</div>'
-    )
+        over = ""
+    plot = _PLOT if getattr(found, "zoom", None) is not None else ""
+    drawing = f'<div class="drawing">{svg.draw(found)}{plot}{over}</div>'
+    return f'<div class="chart">{drawing}{key}{below}</div>'
+
+
+_PLOT: Final = '<div class="zooming" aria-hidden="true" hx-morph-skip-children></div>'
+"""Where a script draws a chart that can be zoomed, over the SVG; live updates leave it alone."""
 
 
 _HINT: Final = "← → read it"

@@ -87,6 +87,33 @@ def ticks(values: Sequence[float], *, about: int = 6) -> list[Tick]:
     return [Tick(float(value), label) for value, label in zip(found, _labels(found), strict=True)]
 
 
+def log_ticks(values: Sequence[float]) -> list[Tick]:
+    """Return ticks of a logarithmic axis, powers of ten and few others, that enclose all values.
+
+    Args:
+        values: Positive finite numbers, at least one.
+    """
+    first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    last = max(last, first + 1)
+    factors = (1, 2, 5) if last - first <= 2 else (1,)
+    every = -(-(last - first) // 7)
+    found = [
+        Decimal(factor).scaleb(power)
+        for power in range(first, last + every, every)
+        for factor in factors
+    ]
+    low = max(n for n, value in enumerate(found) if not n or float(value) <= min(values))
+    high = next((n for n, value in enumerate(found) if float(value) >= max(values) and n > low), -1)
+    chosen = found[low : high + 1] if high > 0 else found[low:]
+    return [Tick(float(value), _power_text(value)) for value in chosen]
+
+
+def _power_text(value: Decimal) -> str:
+    if -4 <= value.adjusted() < 5:
+        return _plain(value)
+    return f"{value.scaleb(-value.adjusted()):f}e{value.adjusted()}"
+
+
 def _multiples(low: float, high: float, step: Decimal) -> list[Decimal]:
     first, last = _floor(low, step), -_floor(-high, step)
     return [step * number for number in range(first, max(last, first + 1) + 1)]
@@ -142,11 +169,18 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A metric along an axis; curves of the same ``look`` have the same style, None is unique."""
+    """A metric along an axis; curves of the same ``look`` have the same style, None is unique.
+
+    Attributes:
+        times: When each point was, in seconds since the run's start; empty if unknown.
+        is_faint: Whether another curve shows the same smoothed.
+    """
 
     label: str
     points: tuple[tuple[float, float], ...]
     look: int | None = None
+    times: tuple[float, ...] = ()
+    is_faint: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +232,23 @@ class _Titled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Zoom:
+    """How a part of a chart's horizontal axis is chosen.
+
+    Attributes:
+        name: The parameter of the address; charts with the same one are zoomed together.
+        per: What one unit of the axis is in the address, such as 3,600 seconds.
+        seen: The part that is seen, in units of the axis; None for all.
+        metric: What further points are asked for by; "" if the chart has all.
+    """
+
+    name: str
+    per: float = 1
+    seen: tuple[float, float] | None = None
+    metric: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plane(_Titled):
     """A scatter plot of runs; ``labels`` as in ``LineChart``."""
 
@@ -214,6 +265,9 @@ class LineChart(_Titled):
     Attributes:
         labels: The legend: a label for each ``look``, in order; empty for one curve.
         in_days: Whether the horizontal axis counts days since 1970, shown as dates.
+        is_log: Whether the vertical axis is logarithmic; ignored if a value is not positive.
+        zoom: Whether and how its horizontal axis is zoomed.
+        seconds: What one unit of the horizontal axis is in the run's time; 0 if it is no time.
     """
 
     x_title: str
@@ -221,6 +275,9 @@ class LineChart(_Titled):
     curves: tuple[Curve, ...]
     labels: tuple[str, ...] = ()
     in_days: bool = False
+    is_log: bool = False
+    zoom: Zoom | None = None
+    seconds: float = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ labels are in the SVG's padding, which the style sheet sets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
 
 from outlay.escaping import html_text
@@ -26,6 +27,7 @@ from outlay.report.drawing.charts import (
     Tick,
     Waterfall,
     day_text,
+    log_ticks,
     of_phase,
     ticks,
     time_unit,
@@ -51,9 +53,17 @@ _XMLNS: Final = 'xmlns="http://www.w3.org/2000/svg"'
 class _Axes:
     """Maps values to shares of the plot, 0 to 1; each axis begins and ends with a tick."""
 
-    def __init__(self, xs: Sequence[float], ys: Sequence[float], *, in_days: bool = False) -> None:
+    def __init__(
+        self,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        *,
+        in_days: bool = False,
+        is_log: bool = False,
+    ) -> None:
         self._in_days = in_days
-        self._xs, self._ys = ticks(xs), ticks(ys)
+        self._is_log = is_log and min(ys) > 0
+        self._xs, self._ys = ticks(xs), log_ticks(ys) if self._is_log else ticks(ys)
 
     def x(self, value: float) -> float:
         """Return the share from the left."""
@@ -61,15 +71,17 @@ class _Axes:
 
     def y(self, value: float) -> float:
         """Return the share from the top."""
-        return 1 - _share(value, self._ys)
+        if not self._is_log:
+            return 1 - _share(value, self._ys)
+        first, last = math.log10(self._ys[0].value), math.log10(self._ys[-1].value)
+        return 1 - (math.log10(value) - first) / (last - first)
 
     def data(self, x_title: str) -> str:
-        """Return the ends of both axes as attributes, with which the script computes values."""
-        xs, ys = self._xs, self._ys
+        """Return attributes with which the script places its cursor and words its read-out."""
+        xs = self._xs
         days = ' data-days="1"' if self._in_days else ""
         return (
-            f'data-x="{xs[0].value!r} {xs[-1].value!r}" data-x-title="{html_text(x_title)}" '
-            f'data-y="{ys[0].value!r} {ys[-1].value!r}"{days}'
+            f'data-x="{xs[0].value!r} {xs[-1].value!r}" data-x-title="{html_text(x_title)}"{days}'
         )
 
     def frame(self, x_title: str, y_title: str) -> str:
@@ -136,39 +148,69 @@ def _picture(kind: str, title: str, body: str, more: str = "") -> str:
     )
 
 
-def _plot(axes: _Axes, chart: Plane | LineChart, lines: str, marks: str = "") -> str:
+def _plot(
+    axes: _Axes, chart: Plane | LineChart, lines: str, marks: str = "", more: str = ""
+) -> str:
     """Return axes with lines, which stretch with the plot, and marks, which do not."""
+    clip = " clip" if isinstance(chart, LineChart) and chart.zoom and chart.zoom.seen else ""
     stretched = (
-        '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">'
-        f"{lines}</svg>"
+        f'<svg class="lines{clip}" viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" '
+        f'height="100%">{lines}</svg>'
     )
     body = f"{axes.frame(chart.x_title, chart.y_title)}{stretched}{marks}"
     title = f"{chart.y_title} against {chart.x_title}"
-    return _picture("plot", title, body, axes.data(chart.x_title))
+    return _picture("plot", title, body, axes.data(chart.x_title) + more)
 
 
 def _path(points: Sequence[tuple[float, float]], axes: _Axes) -> str:
     return " ".join(f"{1000 * axes.x(x):.1f},{1000 * axes.y(y):.1f}" for x, y in points)
 
 
+def _exact(points: Iterable[tuple[float, float]]) -> str:
+    """Return the values behind points, for the script; the drawing has only their places."""
+    return " ".join(f"{x:.9g},{y:.8g}" for x, y in points)
+
+
 def _curves(chart: LineChart) -> str:
     every = [point for line in chart.curves for point in line.points]
-    axes = _Axes([x for x, _ in every], [y for _, y in every], in_days=chart.in_days)
-    return _plot(axes, chart, "".join(_line(i, c, axes) for i, c in enumerate(chart.curves)))
+    seen = None if chart.zoom is None else chart.zoom.seen
+    axes = _Axes(
+        seen or [x for x, _ in every], [y for _, y in every], in_days=chart.in_days,
+        is_log=chart.is_log,
+    )  # fmt: skip
+    lines = "".join(_line(number, curve, axes) for number, curve in enumerate(chart.curves))
+    return _plot(axes, chart, lines, more=_zoom_data(chart))
+
+
+def _zoom_data(chart: LineChart) -> str:
+    """Return what the script needs to zoom a chart, and to set its cursor by another chart's."""
+    given: dict[str, object] = {"seconds": f"{chart.seconds:.9g}"} if chart.seconds else {}
+    given |= {"log": 1} if chart.is_log else {}
+    if chart.zoom is not None:
+        given |= {"zoom": chart.zoom.name, "per": f"{chart.zoom.per:.9g}"}
+        given |= {"metric": chart.zoom.metric} if chart.zoom.metric else {}
+        if chart.zoom.seen is not None:
+            given["seen"] = " ".join(f"{end:.9g}" for end in chart.zoom.seen)
+    return "".join(f' data-{name}="{html_text(str(value))}"' for name, value in given.items())
 
 
 def _line(index: int, curve: Curve, axes: _Axes) -> str:
     look = index if curve.look is None else curve.look
     label = html_text(curve.label)
+    faint = " faint" if curve.is_faint else ""
+    times = ""
+    if curve.times:
+        times = f' data-times="{" ".join(f"{t:.7g}" for t in curve.times)}"'
     return (
-        f'<polyline {_stroke(look)} data-label="{label}" data-look="{look}" '
+        f'<polyline {_stroke(look, faint)} data-label="{label}" data-look="{look}" '
+        f'data-values="{_exact(curve.points)}"{times} '
         f'points="{_path(curve.points, axes)}"><title>{label}</title></polyline>'
     )
 
 
-def _stroke(look: int) -> str:
+def _stroke(look: int, kind: str = "") -> str:
     dash = ("", "6 3", "2 3")[look // COLOURS % 3]
-    return f'class="curve c{look % COLOURS}" stroke-dasharray="{dash}"'
+    return f'class="curve c{look % COLOURS}{kind}" stroke-dasharray="{dash}"'
 
 
 def _scatter(chart: Plane) -> str:
@@ -185,7 +227,8 @@ def _mark(point: Point, axes: _Axes) -> str:
     text = html_text(point.label)
     return (
         f'<circle class="mark c{point.look % COLOURS} {"best" if point.on_front else "dot"}" '
-        f'data-label="{text}" data-look="{point.look}" cx="{_percent(axes.x(point.x))}" '
+        f'data-label="{text}" data-look="{point.look}" '
+        f'data-values="{_exact([(point.x, point.y)])}" cx="{_percent(axes.x(point.x))}" '
         f'cy="{_percent(axes.y(point.y))}" r="{6 if point.on_front else 5}">'
         f"<title>{text}: {number_text(point.y)} at {number_text(point.x)}</title></circle>"
     )
@@ -356,7 +399,8 @@ def _strip(chart: PhaseStrip) -> str:
         starts.append(f'<line class="attempt" x1="{place}" x2="{place}" y1="-4" y2="100%"/>{text}')
     several = "".join(starts) if len(chart.attempts) > 1 else ""
     kind = "strip named" if several else "strip"
-    return _picture(kind, "Phases over time", parts + several + "".join(across))
+    drawn = parts + several + "".join(across)
+    return _picture(kind, "Phases over time", drawn, f'data-seconds="{whole:.9g}"')
 
 
 def _strip_part(part: StripPart, whole: float) -> str:
@@ -409,5 +453,6 @@ def last_values(chart: Chart) -> str:
     """Return the last values of up to three curves: the read-out before any hovering."""
     if not isinstance(chart, LineChart) or len(chart.curves) > 3:
         return ""
-    ends = [(curve.label, curve.points[-1][1]) for curve in chart.curves if curve.points]
+    curves = [curve for curve in chart.curves if curve.points]
+    ends = [(curve.label, curve.points[-1][1]) for curve in curves]
     return "last: " + ", ".join(f"{label} {number_text(value)}" for label, value in ends)
