@@ -74,7 +74,7 @@ CHARTS: list[Chart] = [
     IntervalChart(
         name="ranking", x_title="acc", **ABOUT,
         rows=(
-            IntervalRow(label="lr=1", values=(0.8, 0.9), mean=0.85, half_width=0.1),
+            IntervalRow(label="lr=1", values=(0.8, 0.9), mean=0.85, ends=(0.75, 0.95)),
             IntervalRow(label="lr=2", values=(0.7,), mean=0.7),
         ),
     ),

@@ -97,6 +97,7 @@ class Cell:
         is_number: Whether it is aligned right.
         check: The value of a checkbox that selects the row.
         swatch: A colour in front of it, in a terminal.
+        brushed: The run of the row, if it is hidden where a brush of a chart leaves that out.
     """
 
     text: str
@@ -109,6 +110,7 @@ class Cell:
     is_number: bool = False
     check: str = ""
     swatch: str = ""
+    brushed: str = ""
 
 
 def amount(money: Money | None, none: str = "no price", mark: str = "") -> Cell | Money:
@@ -144,12 +146,19 @@ def table(
     for number, row in enumerate(rows):
         drawn = "".join(_cell(*each) for each in zip(row, right, decimals, strict=True))
         kind = ' class="total"' if number == total else ""
-        lines.append(f"<tr{kind}>{drawn}</tr>")
+        lines.append(f"<tr{kind}{_brushed(row)}>{drawn}</tr>")
     said = f'<caption class="hidden">{html_text(caption)}</caption>' if caption else ""
     return (
         f'<div class="wide" tabindex="0" role="group" aria-label="{html_text(caption or "Table")}">'
         f"<table>{said}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _brushed(row: Sequence[object]) -> str:
+    first = row[0] if row else None
+    if not isinstance(first, Cell) or not first.brushed:
+        return ""
+    return f' data-brushed="{html_text(first.brushed)}"'
 
 
 def is_number(value: object) -> bool:

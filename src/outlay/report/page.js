@@ -4,6 +4,7 @@
 (() => {
   "use strict";
   const off = new Set();
+  let leftOut = new Set();  // Runs that a brush leaves out.
   const SVG = "http://www.w3.org/2000/svg", SHAPES = "svg.plot, svg.strip, svg.rows, svg.parallel";
   const keyOf = (chart, look) => `${chart.getAttribute("aria-label")}|${look}`;
   const saidIn = (chart) => [...chart.querySelectorAll("[data-said]")];
@@ -34,7 +35,8 @@
     return found;
   };
   const allLines = (chart) => more.get(chart) || [...chart.querySelectorAll("[data-values]")].map(parse);
-  const linesOf = (chart) => allLines(chart).filter((line) => !off.has(keyOf(chart, line.look)));
+  const isShown = (chart, line) => !off.has(keyOf(chart, line.look)) && !leftOut.has(line.label);
+  const linesOf = (chart) => allLines(chart).filter((line) => isShown(chart, line));
   const rangeOf = (chart) => plots.get(chart)?.range() || numbers(chart.dataset.x);
   const secondsAt = (chart, line, index) => {
     if (line.times.length) return line.times[index];
@@ -141,7 +143,90 @@
     readPlot(chart, first + place * (last - first));
   });
 
+  // Brushes of parallel coordinates: a run is chosen if its line is within all of them. They are in
+  // the address: axis:from..to, separated by commas.
+  const brushes = new Map((new URLSearchParams(location.search).get("brush") || "").split(",").filter(Boolean)
+    .map((text) => text.split(":")).map(([axis, ends]) => [axis, ends.split("..").map(Number)]));
+  const chartWithAxes = () => document.querySelector("svg.parallel");
+  const drawBrush = (axis) => {
+    const ends = brushes.get(axis.dataset.axis);
+    let rect = axis.querySelector(".brush");
+    if (!ends) { rect?.remove(); return; }
+    if (!rect) {
+      rect = document.createElementNS(SVG, "rect");
+      rect.setAttribute("class", "brush");
+      rect.setAttribute("width", "20");
+      rect.setAttribute("transform", "translate(-10)");
+      axis.append(rect);
+    }
+    rect.setAttribute("x", axis.querySelector("line").getAttribute("x1"));
+    rect.setAttribute("y", `${100 * (1 - ends[1])}%`);
+    rect.setAttribute("height", `${100 * (ends[1] - ends[0])}%`);
+  };
+  const brush = () => {
+    const chart = chartWithAxes();
+    if (!chart) return;
+    chart.querySelectorAll(".axis").forEach(drawBrush);
+    const lines = [...chart.querySelectorAll("[data-places]")], isIn = (line) => {
+      const places = numbers(line.dataset.places);
+      return [...brushes].every(([axis, [low, high]]) => places[axis] >= low && places[axis] <= high);
+    };
+    leftOut = new Set(lines.filter((line) => !isIn(line)).map((line) => line.dataset.brushed));
+    for (const one of document.querySelectorAll("[data-brushed], [data-values][data-label]")) {
+      one.classList.toggle("out", leftOut.has(one.dataset.brushed ?? one.dataset.label));
+    }
+    if (brushes.size) say(chart, `${lines.length - leftOut.size} of ${lines.length} runs chosen; Escape shows all`);
+  };
+  const setBrush = (axis, ends) => {
+    if (ends) brushes.set(axis.dataset.axis, ends); else brushes.delete(axis.dataset.axis);
+    const url = new URL(location);
+    const text = [...brushes].map(([name, pair]) => `${name}:${pair.map((end) => Number(end.toFixed(3))).join("..")}`).join(",");
+    if (text) url.searchParams.set("brush", text); else url.searchParams.delete("brush");
+    try { history.replaceState(history.state, "", url); } catch { /* A report file has no address to change. */ }
+    prepare();
+  };
+  const heightUnder = (axis, event) => {
+    const box = axis.querySelector("rect.grip").getBoundingClientRect();
+    return Math.max(0, Math.min(1, 1 - (event.clientY - box.top) / box.height));
+  };
+  let dragged = null;
+  document.addEventListener("pointerdown", (event) => {
+    const axis = event.target.closest("svg.parallel .axis");
+    if (!axis || event.button) return;
+    event.preventDefault();
+    dragged = { axis, from: heightUnder(axis, event) };
+  });
+  document.addEventListener("pointermove", (event) => {
+    if (!dragged) return;
+    const to = heightUnder(dragged.axis, event);
+    if (Math.abs(to - dragged.from) > 0.02) setBrush(dragged.axis, [Math.min(to, dragged.from), Math.max(to, dragged.from)]);
+  });
+  document.addEventListener("pointerup", (event) => {
+    if (dragged && Math.abs(heightUnder(dragged.axis, event) - dragged.from) <= 0.02) setBrush(dragged.axis, null);
+    dragged = null;
+  });
+  // By keyboard, a brush moves from one value of the axis to the next.
+  const stepBrush = (axis, key) => {
+    const lines = [...chartWithAxes().querySelectorAll("[data-places]")];
+    const places = [...new Set(lines.map((line) => numbers(line.dataset.places)[axis.dataset.axis]))].sort((a, b) => a - b);
+    const ends = brushes.get(axis.dataset.axis), middle = ends && (ends[0] + ends[1]) / 2;
+    const at = ends ? nearest(places, middle) + (key === "ArrowUp" ? 1 : -1) : key === "ArrowUp" ? 0 : places.length - 1;
+    const place = places[Math.max(0, Math.min(places.length - 1, at))];
+    setBrush(axis, [place - 0.001, place + 0.001]);
+  };
   document.addEventListener("keydown", (event) => {
+    const axis = event.target.closest?.("svg.parallel .axis");
+    if (event.key === "Escape" && brushes.size) {
+      brushes.clear();
+      setBrush(chartWithAxes().querySelector(".axis"), null);
+    } else if (axis && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
+      event.preventDefault();
+      stepBrush(axis, event.key);
+    }
+  });
+
+  document.addEventListener("keydown", (event) => {
+    if (event.target.closest?.("svg.parallel .axis")) return;
     const chart = chartOf(event);
     const moves = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1, Home: -Infinity, End: Infinity };
     if (!chart || !(event.key in moves)) return;
@@ -187,10 +272,11 @@
         if (line.classList.contains("off") !== isOff) line.classList.toggle("off", isOff);
       }
     }
+    brush();
     document.dispatchEvent(new Event("outlay:shown"));
     readAgain();
   };
-  window.outlay = { allLines, keyOf, linesOf, more, numbers, off, plots, prepare };
+  window.outlay = { allLines, isShown, more, numbers, plots, prepare };
 
   const state = document.querySelector(".state");
   const sayState = (text, isLive) => {

@@ -2,11 +2,11 @@
 // for print and for pages without a script. The zoom is in the address.
 (() => {
   "use strict";
-  const { allLines, keyOf, linesOf, more, numbers, off, plots } = window.outlay;
+  const { allLines, isShown, more, numbers, plots } = window.outlay;
   const view = document.getElementById("view");
   const drawn = new Map();
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const DASHES = [[], [6, 3], [2, 3]], COLOURS = 7;
+  const DASHES = [[], [6, 3], [2, 3]], COLOURS = 12;
   const SCALES = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e5, "k", 1e3]];
   const tick = (value) => {
     if (value === null || value === undefined) return "";
@@ -46,7 +46,7 @@
         series.push({
           stroke: style(`--c${line.look % COLOURS}`), width: 2, dash: DASHES[Math.floor(line.look / COLOURS) % 3],
           alpha: line.faint ? 0.35 : 1, points: { show: false }, spanGaps: true, look: line.look,
-          show: !off.has(keyOf(chart, line.look)),
+          show: isShown(chart, line),
         });
       }
     }

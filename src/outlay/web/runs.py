@@ -397,7 +397,7 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
     return Page(
         title=document.title, tab="Sweeps", verdict=document.verdict,
         parts=[_progress(root), *sections_html(document.sections)],
-        crumbs='<p class="crumbs"><a href="/sweeps">Sweeps</a></p>',
+        crumbs='<p class="crumbs"><a href="/sweeps">Sweeps</a></p>', points="",
         columns=columns_of(summary.rows), rows=summary.cells,
         document={
             "name": summary.name, "verdict": document.verdict, "runs": summary.cells,
