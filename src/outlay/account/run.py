@@ -152,7 +152,10 @@ class SegmentAccount:
             others = [record for record in records if type(record) is not Step]
             self.life.fold(others)
             for record in others:
-                self._fold_one(record)
+                if type(record) is Metric:
+                    self._add_metric(record)
+                else:
+                    self._fold_one(record)
         if steps:
             self.add_steps(StepColumns.of(steps))
 
@@ -265,6 +268,12 @@ class SegmentAccount:
             decreases = find_decreases(steps.number[seen:], steps.count[seen:])
             self._first_decrease = seen + int(decreases[0]) if len(decreases) else None
 
+    def _add_metric(self, metric: Metric) -> None:
+        columns = self.metrics.get(metric.name)
+        if columns is None:
+            columns = self.metrics[metric.name] = MetricColumns()
+        columns.append(metric)
+
     def _fold_one(self, record: Record) -> None:
         match record:
             case SpanBegun():
@@ -276,8 +285,6 @@ class SegmentAccount:
                 self._close(record.begun, record.t_ns)
             case SpanEnded():
                 self._unmatched_ends[record.begun] = record.t_ns
-            case Metric():
-                self.metrics.setdefault(record.name, MetricColumns()).append(record)
             case Heartbeat():
                 self.beat_energy_mj += record.energy_mj
                 self.gpu_busy_ns += record.gpu_busy_ns

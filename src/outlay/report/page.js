@@ -125,6 +125,8 @@
     if (part) readPart(chart, part, seconds);
   };
 
+  let dragged = null;  // The axis of which a part is being chosen.
+
   const shareUnder = (chart, event) => {
     const box = chart.getBoundingClientRect(), style = getComputedStyle(chart);
     const left = parseFloat(style.paddingLeft), right = parseFloat(style.paddingRight);
@@ -132,6 +134,7 @@
   };
   document.addEventListener("pointermove", (event) => {
     const chart = chartOf(event), part = chart && event.target.closest("[data-said]");
+    if (dragged) return;
     if (!chart) {
       if (resting && !resting.chart.contains(document.activeElement)) { resting = null; share(null, null, null); }
       return;
@@ -179,6 +182,7 @@
   };
   const setBrush = (axis, ends) => {
     if (ends) brushes.set(axis.dataset.axis, ends); else brushes.delete(axis.dataset.axis);
+    resting = null;
     const url = new URL(location);
     const text = [...brushes].map(([name, pair]) => `${name}:${pair.map((end) => Number(end.toFixed(3))).join("..")}`).join(",");
     if (text) url.searchParams.set("brush", text); else url.searchParams.delete("brush");
@@ -189,7 +193,6 @@
     const box = axis.querySelector("rect.grip").getBoundingClientRect();
     return Math.max(0, Math.min(1, 1 - (event.clientY - box.top) / box.height));
   };
-  let dragged = null;
   document.addEventListener("pointerdown", (event) => {
     const axis = event.target.closest("svg.parallel .axis");
     if (!axis || event.button) return;

@@ -21,6 +21,7 @@ import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
@@ -81,6 +82,10 @@ _ASSETS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 
 The script of live pages is one, because htmx needs its extension when it first scans the page.
 """
+
+
+_COMPRESSED: Final = [Middleware(GZipMiddleware, minimum_size=2_000, compresslevel=5)]
+"""Of pages and assets, not of streams: these must not wait until there is enough to compress."""
 
 
 # Live pages: server-sent events
@@ -188,10 +193,10 @@ class WebServer:
         text = f"{most} live pages are open, which is the limit. Close some, then reload this one."
         streams = [Middleware(RequestLimit, most=most, text=text)]
         return [
-            Route("/assets/{name}", _asset),
+            Route("/assets/{name}", _asset, middleware=_COMPRESSED),
             Route("/health.json", self._health),
             Route("/events{path:path}", self._events, middleware=streams),
-            Route("/{path:path}", self._page),
+            Route("/{path:path}", self._page, middleware=_COMPRESSED),
         ]
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
