@@ -17,23 +17,30 @@ from command_line import in_process
 from ledgers import Segment, dollars
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.ledger import Metric
-from outlay.report.charts import (
+from outlay.report.drawing.charts import (
     Bar,
     Chart,
     ChartStretch,
     Curve,
+    GridCell,
+    GridChart,
     IntervalChart,
     IntervalRow,
     LineChart,
+    ParallelAxis,
+    ParallelChart,
+    ParallelLine,
     PhaseStrip,
     Plane,
     Point,
+    RungBar,
+    RungChart,
     SpanChart,
     StripPart,
     Waterfall,
     of_phase,
 )
-from outlay.report.pictures import FORMATS, read_formats, write_pictures
+from outlay.report.drawing.pictures import FORMATS, read_formats, write_pictures
 from sweep_on_disk import Sweep
 
 ABOUT: dict[str, Any] = {"title": "t", "note": "n"}
@@ -74,9 +81,28 @@ CHARTS: list[Chart] = [
     IntervalChart(
         name="ranking", x_title="acc", **ABOUT,
         rows=(
-            IntervalRow(label="lr=1", values=(0.8, 0.9), mean=0.85, half_width=0.1),
+            IntervalRow(label="lr=1", values=(0.8, 0.9), mean=0.85, ends=(0.75, 0.95)),
             IntervalRow(label="lr=2", values=(0.7,), mean=0.7),
         ),
+    ),
+    ParallelChart(
+        name="parallel", **ABOUT,
+        axes=(
+            ParallelAxis(title="lr", ticks=((0, "1"), (1, "2"))),
+            ParallelAxis(title="acc", ticks=((0, "0"), (1, "1"))),
+        ),
+        lines=(
+            ParallelLine(label="one", places=(0, 1), text="lr 1", goodness=1),
+            ParallelLine(label="two", places=(1, 0), text="lr 2", goodness=0),
+        ),
+    ),
+    GridChart(
+        name="grid", x_title="lr", y_title="width", columns=("1", "2"), rows=("8",), **ABOUT,
+        cells=(GridCell(column=0, row=0, text="0.9", said="lr 1: 0.9", goodness=1),),
+    ),
+    RungChart(
+        name="rungs", outcomes=("went on", "pruned"), **ABOUT,
+        bars=(RungBar(label="rung 1", parts=(("went on", 1), ("pruned", 2)), text="3.00 USD"),),
     ),
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.report.charts import ticks
+from outlay.report.drawing.charts import ticks
 
 finite = st.floats(-1e15, 1e15, allow_subnormal=False).filter(lambda x: not 0 < abs(x) < 1e-12)
 

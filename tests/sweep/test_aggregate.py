@@ -23,8 +23,8 @@ from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
 from outlay.ledger import SUPERVISOR, BudgetEvent, Metric, Price
 from outlay.report.document import to_markdown
+from outlay.report.drawing.sweep_charts import charts_of
 from outlay.report.files import read_sweep, write_sweep_files
-from outlay.report.sweep_document import charts_of
 from outlay.sweep.aggregate.aggregator import CACHE, MANY_LOGS
 from outlay.sweep.aggregate.comparison import (
     fairness,

@@ -15,8 +15,8 @@ from halving_on_disk import HalvedSweep, decided_search
 from ledgers import Segment
 from ledgers import dollars as dollars_an_hour
 from outlay.ledger import EndStatus, Metric
-from outlay.report.charts import LineChart, SpanChart
 from outlay.report.document import to_markdown
+from outlay.report.drawing.charts import LineChart, SpanChart
 from outlay.report.files import read_sweep
 from outlay.report.run_document import run_document
 from outlay.runs.collect import collect

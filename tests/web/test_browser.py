@@ -178,7 +178,7 @@ def test_charts_of_a_report_file_fit_the_width_of_its_window(
     browser: Browser, tmp_path: Path, what: str
 ) -> None:
     document = run_document(disrupted_run(tmp_path))
-    text, charts = (report(), 5) if what == "sweep" else (to_html(document), len(document.charts()))
+    text, charts = (report(), 6) if what == "sweep" else (to_html(document), len(document.charts()))
     path = tmp_path / "report.html"
     path.write_text(text)
     page = browser.page.context.new_page()
@@ -212,7 +212,7 @@ def test_chosen_runs_are_drawn_on_one_axis(browser: Browser) -> None:
     chart = page.locator("div:has(> h3:text('loss over steps')) svg[data-x]")
     assert chart.locator("polyline.curve").count() == 2
     page.click("nav.tabs a:has-text('over dollars')")
-    assert page.locator("h3:has-text('loss over USD')").count() == 1
+    page.locator("h3:has-text('loss over USD')").wait_for()
 
 
 def test_a_chart_reads_out_by_keyboard_and_its_legend_hides_lines(browser: Browser) -> None:

@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace as replace_fields
@@ -48,6 +49,8 @@ from outlay.ledger import (
 )
 
 _NO_STEP = -(2**62)
+_MOST_CACHED: Final = 4_000_000
+"""Points of metrics that are cached as columns, 24 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,29 @@ class MetricColumns:
             )
             for at in range(last % every if last > 0 else 0, last + 1, every)
         ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricCurve:
+    """The finite values of one metric by column, those of its lowest rank, in order of time.
+
+    Attributes:
+        step: The steps of the training; where none was stated, the number of the value.
+    """
+
+    t_ns: NDArray[np.int64]
+    step: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.t_ns)
+
+    def at(self, chosen: NDArray[Any]) -> MetricCurve:
+        """Return the chosen values."""
+        return MetricCurve(self.t_ns[chosen], self.step[chosen], self.value[chosen])
+
+
+_NO_CURVE: Final = MetricCurve(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
 class SegmentAccount:
@@ -126,7 +152,10 @@ class SegmentAccount:
             others = [record for record in records if type(record) is not Step]
             self.life.fold(others)
             for record in others:
-                self._fold_one(record)
+                if type(record) is Metric:
+                    self._add_metric(record)
+                else:
+                    self._fold_one(record)
         if steps:
             self.add_steps(StepColumns.of(steps))
 
@@ -239,6 +268,12 @@ class SegmentAccount:
             decreases = find_decreases(steps.number[seen:], steps.count[seen:])
             self._first_decrease = seen + int(decreases[0]) if len(decreases) else None
 
+    def _add_metric(self, metric: Metric) -> None:
+        columns = self.metrics.get(metric.name)
+        if columns is None:
+            columns = self.metrics[metric.name] = MetricColumns()
+        columns.append(metric)
+
     def _fold_one(self, record: Record) -> None:
         match record:
             case SpanBegun():
@@ -250,8 +285,6 @@ class SegmentAccount:
                 self._close(record.begun, record.t_ns)
             case SpanEnded():
                 self._unmatched_ends[record.begun] = record.t_ns
-            case Metric():
-                self.metrics.setdefault(record.name, MetricColumns()).append(record)
             case Heartbeat():
                 self.beat_energy_mj += record.energy_mj
                 self.gpu_busy_ns += record.gpu_busy_ns
@@ -292,6 +325,7 @@ class RunAccount:
         self.segments: dict[SegmentId, SegmentAccount] = {}
         self._translators: dict[SegmentId, PayloadTranslator] = {}
         self._attempts: list[Attempt] | None = None
+        self._curves: dict[str, MetricCurve] = {}
 
     def add(self, chunks: Iterable[Chunk]) -> RunAccount:
         """Fold a reader's chunks, and return this account."""
@@ -304,6 +338,7 @@ class RunAccount:
         if not records:
             return
         self._attempts = None
+        self._curves.clear()
         self._segment(segment).fold(records)
         others = records.others if isinstance(records, BulkRecords) else records
         payloads = [record.data for record in others if type(record) is Payload]
@@ -414,6 +449,40 @@ class RunAccount:
         finite = [point for point in found if math.isfinite(point.value)]
         lowest = min((point.rank for point in finite), default=0)
         return sorted((p for p in finite if p.rank == lowest), key=lambda point: point.t_ns)
+
+    def curve(self, name: str) -> MetricCurve:
+        """Return the same points as columns, for charts: all of them, cached until the next fold.
+
+        Where some points state a step, those that do not are left out.
+        """
+        if name not in self._curves:
+            found = self._read_curve(name)
+            if len(found) + sum(map(len, self._curves.values())) > _MOST_CACHED:
+                self._curves.clear()
+            self._curves[name] = found
+        return self._curves[name]
+
+    def _read_curve(self, name: str) -> MetricCurve:
+        moves, found = self.moves(), dict[int, list[MetricCurve]]()
+        for account in self.shown():
+            if name in account.metrics:
+                columns, segment = account.metrics[name], account.life.segment
+                value = np.array(columns.value)
+                t_ns = np.array(columns.t_ns) + moves.get(segment, 0)
+                whole = MetricCurve(t_ns, np.array(columns.step), value)
+                if len(finite := whole.at(np.isfinite(value))):
+                    found.setdefault(segment.rank, []).append(finite)
+        if not found:
+            return _NO_CURVE
+        parts = found[min(found)]
+        columns_of = zip(*((each.t_ns, each.step, each.value) for each in parts), strict=True)
+        joined = MetricCurve(*map(np.concatenate, columns_of))
+        if (np.diff(joined.t_ns) < 0).any():
+            joined = joined.at(np.argsort(joined.t_ns, kind="stable"))
+        stated = joined.step != _NO_STEP
+        if not stated.any():
+            return MetricCurve(joined.t_ns, np.arange(len(joined)), joined.value)
+        return joined if stated.all() else joined.at(stated)
 
     def values(self, *names: str) -> NDArray[np.float64]:
         """Return the values of the same points, in any order, without a point for each."""

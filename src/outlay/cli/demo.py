@@ -41,8 +41,8 @@ from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.report import run_sections
+from outlay.report.drawing.pictures import save_picture
 from outlay.report.files import SweepAccount, read_sweep, write_page, write_sweep_files
-from outlay.report.pictures import save_picture
 from outlay.report.run_document import run_document
 from outlay.report.sweep_document import ranking
 from outlay.runs.reading import read_run

@@ -43,7 +43,7 @@ from outlay.goodput.throughput import ModelFlops, StepTimes, worst_steps
 from outlay.goodput.timeline import Window
 from outlay.rates import prices_of, share_out
 from outlay.report import run_sections as sections
-from outlay.report.charts import of_phase
+from outlay.report.drawing.charts import of_phase
 from outlay.units import Duration
 from outlay.units.quantity import duration_text
 

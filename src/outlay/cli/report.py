@@ -34,8 +34,8 @@ from outlay.report.bill_document import confirmed_json
 from outlay.report.compared_runs import compare_document
 from outlay.report.digest import Digest, digest_document, read_digest
 from outlay.report.document import Document, to_html, to_markdown
+from outlay.report.drawing.pictures import save_charts, save_picture
 from outlay.report.files import Form, read_sweep, setup_of, write_page, write_sweep_report
-from outlay.report.pictures import save_charts, save_picture
 from outlay.report.run_document import run_document, run_json
 from outlay.runs.reading import read_run
 from outlay.store import open_store

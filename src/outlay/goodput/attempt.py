@@ -306,6 +306,10 @@ class AttemptTimeline:
         """Return the own time of every step record."""
         return np.diff(self._own)
 
+    def step_ends(self) -> Ints:
+        """Return the end of every step record."""
+        return self._steps.end
+
     @cached_property
     def whole(self) -> dict[str, int]:
         """The nanoseconds of each phase of the attempt."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from outlay.goodput.follower import PhaseRow
 from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
+from outlay.report.drawing.run_charts import MetricView, metric_charts
 from outlay.report.files import setup_of
 from outlay.report.html import Cell, amount
-from outlay.report.run_charts import Axis, metric_charts
 from outlay.report.run_document import parameters_of
 from outlay.runs.figures import COUNT, FIGURES, RunFigure
 from outlay.runs.reading import RunReading
@@ -20,11 +21,15 @@ from outlay.units import Money
 from outlay.units.shown import counted, money_text
 
 _MOST_METRICS: Final = 12
+_MOST_COLUMNS: Final = 480
+"""Of all lines of a chart, so that a page with many runs is not many times as long."""
+_LEAST_COLUMNS: Final = 30
+_METRICS: Final = MetricView()
 
 
 def compare_document(
     readings: Sequence[RunReading],
-    axis: Axis = "steps",
+    wanted: MetricView = _METRICS,
     *,
     link: Callable[[str], str] = lambda _: "",
     hide: Callable[[str], str] = str,
@@ -33,18 +38,18 @@ def compare_document(
 
     Args:
         readings: The runs, at least one.
-        axis: The horizontal axis of the metrics.
+        wanted: How the metrics are drawn.
         link: Returns the address of a run's page, by its id; "" for none.
         hide: Removes names of people from a text.
     """
-    labels = _labels(readings)
+    labels = run_labels(readings)
     return Document(
         title=counted(len(readings), "run"),
         verdict="",
         sections=sections(
             [
                 ("Side by side", [_overview(labels, readings, link)]),
-                ("Metrics", _metrics(labels, readings, axis)),
+                ("Metrics", _metrics(labels, readings, wanted)),
                 ("Where time and money went", [_phases(labels, readings)]),
                 ("Differences", [_differences(labels, readings, hide)]),
             ],
@@ -53,7 +58,7 @@ def compare_document(
     )
 
 
-def _labels(readings: Sequence[RunReading]) -> list[str]:
+def run_labels(readings: Sequence[RunReading]) -> list[str]:
     """Return unique names of runs: the id is added where names are equal."""
     names = [reading.view.name or reading.run_id for reading in readings]
     return [
@@ -95,9 +100,12 @@ def figure_cell(figure: RunFigure, run: RunRow, now_ns: int) -> object:
     )
 
 
-def _metrics(labels: Sequence[str], readings: Sequence[RunReading], axis: Axis) -> Iterator[Block]:
+def _metrics(
+    labels: Sequence[str], readings: Sequence[RunReading], wanted: MetricView
+) -> Iterator[Block]:
     views = {label: reading.view for label, reading in zip(labels, readings, strict=True)}
-    drawn = list(metric_charts(views, axis, _MOST_METRICS))
+    columns = min(wanted.columns, max(_MOST_COLUMNS // len(views), _LEAST_COLUMNS))
+    drawn = list(metric_charts(views, replace(wanted, columns=columns), _MOST_METRICS))
     yield from map(ChartBlock, drawn)
     if not drawn:
         yield NoteBlock("No metric of these runs can be drawn along this axis.")

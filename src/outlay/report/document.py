@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 from outlay.escaping import html_text, markdown_table, markdown_text
 from outlay.report import html
-from outlay.report.charts import Chart
+from outlay.report.drawing.charts import Chart
 from outlay.units import Money
 from outlay.units.shown import Grade, graded, number_text
 

@@ -14,11 +14,12 @@ from outlay.clock import utc_datetime
 from outlay.errors import OutlayError
 from outlay.escaping import one_line, write_csv
 from outlay.files import write_whole
-from outlay.report.charts import Chart
 from outlay.report.document import Document, to_html, to_markdown
-from outlay.report.pictures import write_pictures
+from outlay.report.drawing.charts import Chart
+from outlay.report.drawing.pictures import write_pictures
+from outlay.report.drawing.sweep_charts import charts_of
 from outlay.report.run_document import RunSetup
-from outlay.report.sweep_document import Link, charts_of, latex_table, sweep_document
+from outlay.report.sweep_document import Link, latex_table, sweep_document
 from outlay.sweep.aggregate.aggregator import Aggregate, aggregate
 from outlay.sweep.aggregate.comparison import verdict
 from outlay.sweep.aggregate.rows import columns_of

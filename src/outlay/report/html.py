@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Final
 
 from outlay.escaping import html_text
-from outlay.report import svg
-from outlay.report.charts import Chart
+from outlay.report.drawing import svg
+from outlay.report.drawing.charts import Chart
 from outlay.units import Money
 from outlay.units.shown import decimals_of, figure_text, money_text, number_text
 
@@ -65,13 +65,17 @@ def empty(text: str, command: str = "") -> str:
 def chart(found: Chart) -> str:
     """Return a chart with its legend and its read-out: below it, or over it while hovering."""
     key, below = svg.legend(found), note(found.note) if found.note else ""
+    over = f'<p class="readout over">{_HINT}</p>'
     if ends := svg.last_values(found):
         key = f'<div class="foot">{key}<p class="readout">{html_text(ends)}</p></div>'
-        return f'<div class="chart">{svg.draw(found)}{key}{below}</div>'
-    over = f'<p class="readout over">{_HINT}</p>'
-    return (
-        f'<div class="chart"><div class="drawing">{svg.draw(found)}{over}</div>{key}{below}</div>'
-    )
+        over = ""
+    plot = _PLOT if getattr(found, "zoom", None) is not None else ""
+    drawing = f'<div class="drawing">{svg.draw(found)}{plot}{over}</div>'
+    return f'<div class="chart">{drawing}{key}{below}</div>'
+
+
+_PLOT: Final = '<div class="zooming" aria-hidden="true" hx-morph-skip-children></div>'
+"""Where a script draws a chart that can be zoomed, over the SVG; live updates leave it alone."""
 
 
 _HINT: Final = "← → read it"
@@ -93,6 +97,7 @@ class Cell:
         is_number: Whether it is aligned right.
         check: The value of a checkbox that selects the row.
         swatch: A colour in front of it, in a terminal.
+        brushed: The run of the row, if it is hidden where a brush of a chart leaves that out.
     """
 
     text: str
@@ -105,6 +110,7 @@ class Cell:
     is_number: bool = False
     check: str = ""
     swatch: str = ""
+    brushed: str = ""
 
 
 def amount(money: Money | None, none: str = "no price", mark: str = "") -> Cell | Money:
@@ -140,12 +146,19 @@ def table(
     for number, row in enumerate(rows):
         drawn = "".join(_cell(*each) for each in zip(row, right, decimals, strict=True))
         kind = ' class="total"' if number == total else ""
-        lines.append(f"<tr{kind}>{drawn}</tr>")
+        lines.append(f"<tr{kind}{_brushed(row)}>{drawn}</tr>")
     said = f'<caption class="hidden">{html_text(caption)}</caption>' if caption else ""
     return (
         f'<div class="wide" tabindex="0" role="group" aria-label="{html_text(caption or "Table")}">'
         f"<table>{said}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _brushed(row: Sequence[object]) -> str:
+    first = row[0] if row else None
+    if not isinstance(first, Cell) or not first.brushed:
+        return ""
+    return f' data-brushed="{html_text(first.brushed)}"'
 
 
 def is_number(value: object) -> bool:

@@ -24,7 +24,13 @@ from outlay.report.document import (
     blocks_html,
     sections,
 )
-from outlay.report.run_charts import Axis, at_risk, metric_charts, phase_strip, step_times
+from outlay.report.drawing.run_charts import (
+    MetricView,
+    at_risk,
+    metric_charts,
+    phase_strip,
+    step_times,
+)
 from outlay.report.run_sections import MOST_ROWS
 from outlay.runs.collect import elsewhere_text
 from outlay.runs.figures import FIGURES
@@ -118,6 +124,7 @@ def _stop(run: RunReading) -> str:
 # The report
 
 _MOST_METRICS: Final = 12
+_METRICS_OF_FILES: Final = (MetricView(axis="steps"), MetricView(axis="dollars"))
 _ESTIMATES: Final = (
     "Amounts are time multiplied by a price. Measured: time from the run's log, at a price from a "
     "vendor's offer. Stated: measured time at a price that a user typed. Estimated: computed from "
@@ -126,9 +133,9 @@ _ESTIMATES: Final = (
 
 
 def run_document(
-    run: RunReading, setup: RunSetup = _NO_SETUP, axes: Sequence[Axis] = ("steps", "dollars")
+    run: RunReading, setup: RunSetup = _NO_SETUP, views: Sequence[MetricView] = _METRICS_OF_FILES
 ) -> Document:
-    """Return a run's report; ``axes`` are the horizontal axes of its metrics."""
+    """Return a run's report; its metrics are drawn in each of ``views``."""
     identity = run.view.identity
     return Document(
         title=identity.name or identity.model or identity.run_id,
@@ -137,7 +144,7 @@ def run_document(
             [
                 ("The run", _run(run)),
                 ("Timeline", _timeline(run)),
-                ("Metrics", _metrics(run, axes)),
+                ("Metrics", _metrics(run, views)),
                 ("Attempts", _attempt_rows(run)),
                 ("Where time and money went", run_sections.phases(run.goodput, run.cost.grade)),
                 ("Reliability", _reliability(run.goodput)),
@@ -222,9 +229,9 @@ def _run(run: RunReading) -> Iterator[Block]:
     yield from _guard(run)
 
 
-def _metrics(run: RunReading, axes: Sequence[Axis]) -> Iterator[Block]:
+def _metrics(run: RunReading, views: Sequence[MetricView]) -> Iterator[Block]:
     names = run.view.account.metric_names()
-    drawn = [list(metric_charts({"": run.view}, axis, _MOST_METRICS)) for axis in axes]
+    drawn = [list(metric_charts({"": run.view}, wanted, _MOST_METRICS)) for wanted in views]
     for charts in zip_longest(*drawn):  # A metric's axes are side by side.
         yield from (ChartBlock(chart) for chart in charts if chart is not None)
     if len(names) > _MOST_METRICS:

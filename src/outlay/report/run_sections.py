@@ -25,8 +25,8 @@ from outlay.goodput.scheduling import scheduling_of
 from outlay.goodput.timeline import Timeline
 from outlay.ledger import unsaved_text
 from outlay.prices.energy_factors import MJ_PER_KWH, read_factors
-from outlay.report.charts import of_phase
 from outlay.report.document import Block, Figure, NoteBlock, Table
+from outlay.report.drawing.charts import of_phase
 from outlay.report.html import Cell, amount
 from outlay.units import Money
 from outlay.units.quantity import duration_text

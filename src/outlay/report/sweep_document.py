@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from outlay.clock import utc_text
-from outlay.cost.compare import non_dominated
 from outlay.escaping import latex_text
-from outlay.goodput.phases import added
-from outlay.report.charts import (
-    Chart,
-    ChartStretch,
-    Curve,
-    IntervalChart,
-    IntervalRow,
-    LineChart,
-    Plane,
-    Point,
-    SpanChart,
-    Waterfall,
-)
 from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
+from outlay.report.drawing.charts import (
+    IntervalChart,
+    ParallelChart,
+    RungChart,
+    short_labels,
+)
+from outlay.report.drawing.sweep_charts import (
+    charts_of,
+    metric_of,
+    named_by,
+    ranking_chart,
+    rung_charts,
+    unit_of_row,
+)
 from outlay.report.html import Cell
-from outlay.report.run_charts import money_bars
 from outlay.sweep.aggregate.comparison import (
     Replicates,
     fairness,
@@ -35,17 +33,21 @@ from outlay.sweep.aggregate.comparison import (
     verdict,
 )
 from outlay.sweep.aggregate.losing import losing_runs
-from outlay.sweep.aggregate.rows import Cells, SweepRow, in_time, unit_of
-from outlay.sweep.grid.parsing import Target
-from outlay.sweep.search.results import result_sentences, rung_cells, search_results
+from outlay.sweep.aggregate.rows import Cells, SweepRow
+from outlay.sweep.search.results import (
+    cost_by_rung,
+    reached_rung,
+    result_sentences,
+    rung_cells,
+    search_results,
+)
 from outlay.sweep.state.outcomes import Event
-from outlay.units import Money
-from outlay.units.shown import amount_text, money_of, money_text
+from outlay.units.shown import amount_text, money_of
 
 
 def latex_table(rows: Sequence[Cells]) -> str:
     """Return a booktabs table: a row per configuration, means over seeds and their intervals."""
-    metric = latex_text(_metric(rows))
+    metric = latex_text(metric_of(rows))
     lines = [
         r"\begin{tabular}{lrrr}",
         r"\toprule",
@@ -55,220 +57,14 @@ def latex_table(rows: Sequence[Cells]) -> str:
     ]
     for one in replicates(rows):
         spread = "" if one.half_width is None else f" \\pm {one.half_width:.2g}"
+        if one.is_cut:
+            low, high = (abs(end - one.mean) for end in one.ends)
+            spread = f"_{{-{low:.2g}}}^{{+{high:.2g}}}"
         currency = latex_text(one.currency or "")
         cost = "--" if one.cost is None else amount_text(one.cost, currency).replace(" ", "~")
         label = latex_text(one.label)
         lines.append(f"{label} & {len(one.runs)} & ${one.mean:.4g}{spread}$ & {cost} \\\\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-# Charts
-
-_AXES: Final = (
-    ("cost", "cost"), ("wall_minutes", "minutes"), ("tokens", "tokens"), ("energy_Wh", "Wh"),
-)  # fmt: skip
-_ALIKE: Final = 0.05
-"""Values within this share of each other count as equal: such an axis shows nothing."""
-_FRONT: Final = "Measured, a point per run. The line joins the runs that no cheaper run equals."
-_SPREAD: Final = (
-    "Estimated: a run's dollars are spread evenly over its wall time, without the time in which it "
-    "was paused."
-)
-_CROSS: Final = "A cross: the attempt failed, was ended or killed."
-
-
-def charts_of(rows: Sequence[SweepRow], events: Sequence[Event]) -> list[Chart]:
-    """Return every chart for which there are figures."""
-    return [
-        *_ranking_chart(rows),
-        *_against(rows),
-        *_learning(rows),
-        *_waterfall(rows),
-        *_over_time(events),
-    ]
-
-
-def _against(rows: Sequence[SweepRow]) -> Iterator[Plane]:
-    """Yield the metric against cost, time, tokens and energy, where measured."""
-    target = next((row.target for row in rows if row.target.metric), None)
-    if target is None:
-        return
-    drawn: list[list[float]] = []
-    for column, used in _AXES:
-        known = [row for row in rows if None not in (row.get(column), row.get("accuracy_value"))]
-        money = column == "cost"
-        for unit in _units(_unit(row) if money else used for row in known):
-            mine = [row for row in known if not money or _unit(row) == unit.name]
-            values = [row[column] for row in mine]
-            charged = [row["charged_cost"] for row in mine if money and row.get("charged_cost")]
-            if not any(values) or _is_drawn(values, drawn):
-                continue
-            drawn.append(values)
-            # Equal charges mean a budget: the costs differ only by start-up time.
-            if not _are_alike(values) and not _are_alike(charged):
-                yield _plane(target, column, mine, unit, used)
-
-
-def _unit(row: Cells) -> str:
-    return unit_of(row.get("currency"), row.get("cost_kind"))
-
-
-def _are_alike(values: Sequence[float]) -> bool:
-    """Return whether all values are about equal, as a budget makes them."""
-    return len(values) > 1 and max(values) - min(values) <= _ALIKE * max(values)
-
-
-def _is_drawn(values: Sequence[float], before: Sequence[Sequence[float]]) -> bool:
-    """Return whether another axis is proportional, as time is to cost at one price."""
-    return any(
-        len(values) == len(other)
-        and all(other)
-        and _are_alike([a / b for a, b in zip(values, other, strict=True)])
-        for other in before
-        if len(values) > 1
-    )
-
-
-def _ranking_chart(rows: Sequence[SweepRow]) -> Iterator[IntervalChart]:
-    """Yield the configurations with their intervals, if there are several."""
-    found = ranked(rows)
-    values: dict[str, float] = {row["run_id"]: row.get("accuracy_value", 0.0) for row in rows}
-    if len(found) > 1:
-        yield IntervalChart(
-            name="ranking", title="Ranking", x_title=_metric(rows),
-            rows=tuple(
-                IntervalRow(
-                    label=one.label, values=tuple(values[run] for run in one.runs), mean=one.mean,
-                    half_width=one.half_width,
-                )
-                for one in found[:_MOST_RANKED]
-            ),
-        )  # fmt: skip
-
-
-def _metric(rows: Sequence[Cells]) -> str:
-    """Return the name of the metric that runs are compared by."""
-    return next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
-
-
-def _plane(target: Target, column: str, rows: Sequence[Cells], unit: _Unit, used: str) -> Plane:
-    pairs = [(row[column], row["accuracy_value"]) for row in rows]
-    sign = -1 if target.more_is_better else 1
-    front = non_dominated([(x, sign * y) for x, y in pairs])
-    looks = dict.fromkeys(row["configuration"] for row in rows)
-    places = {label: place for place, label in enumerate(looks)}
-    return Plane(
-        name=unit.in_name(f"metric_against_{used.lower()}"),
-        title=unit.in_title(f"{target.metric} against {used}"),
-        note=_FRONT,
-        x_title=unit.name or used,
-        y_title=target.metric,
-        points=tuple(
-            Point(x=x, y=y, label=row["run_id"], on_front=best, look=places[row["configuration"]])
-            for (x, y), row, best in zip(pairs, rows, front, strict=True)
-        ),
-        labels=tuple(looks),
-    )
-
-
-def _learning(rows: Sequence[SweepRow]) -> Iterator[LineChart]:
-    known = [row for row in rows if _path(row)]
-    for unit in _units(_unit_of(row) for row in known):
-        curves, looks = [], dict[str, int]()
-        mine = [row for row in known if _unit_of(row) == unit.name]
-        for row in mine:
-            look = looks.setdefault(row.label, len(looks))
-            curves.append(Curve(label=row.run.id, points=tuple(_path(row)), look=look))
-        yield LineChart(
-            name=unit.in_name("learning_for_the_money"),
-            title=unit.in_title("Learning for the money"), note=_SPREAD, x_title=unit.name,
-            y_title=mine[0].target.metric, curves=tuple(curves), labels=tuple(looks),
-        )  # fmt: skip
-
-
-def _path(row: SweepRow) -> list[tuple[float, float]]:
-    """Return a run's metric over its cost up to that moment."""
-    facts = row.facts
-    if facts is None or facts.row is None or not facts.row.cost:
-        return []
-    if facts.row.wall_ns <= facts.paused_ns:
-        return []
-    per_ns = float(facts.row.cost.amount) / (facts.row.wall_ns - facts.paused_ns)
-    seen = in_time(facts.metrics.get(row.target.metric, ()))
-    return [
-        ((one.elapsed_ns - one.paused_ns) * per_ns, one.value)
-        for one in seen
-        if one.elapsed_ns is not None
-    ]
-
-
-def _waterfall(rows: Sequence[SweepRow]) -> Iterator[Waterfall]:
-    known = [row.facts for row in rows if row.facts is not None]
-    paid = [facts for facts in known if any(facts.phase_micros.values())]
-    for unit in _units(facts.unit for facts in paid):
-        micros: dict[str, int] = {}
-        for facts in paid:
-            if facts.unit == unit.name:
-                micros = added(micros, facts.phase_micros)
-        largest = sorted(micros.items(), key=lambda item: -item[1])
-        total = Money(sum(micros.values()), unit.name)
-        yield money_bars(
-            {phase: Money(amount, unit.name) for phase, amount in largest if amount},
-            name=unit.in_name("where_the_dollars_went"),
-            title=unit.in_title("Where the money went"),
-            note=f"Measured by the runs' own logs; together {money_text(total)}.",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """The unit of an axis; ``several`` if charts in other currencies or kinds exist."""
-
-    name: str
-    several: bool
-
-    def in_name(self, text: str) -> str:
-        """Return a chart's file name, with the unit if there are several."""
-        return f"{text}_{self.name.lower().replace(' ', '_')}" if self.several else text
-
-    def in_title(self, text: str) -> str:
-        """Return a chart's title, with the unit if there are several."""
-        return f"{text} ({self.name})" if self.several else text
-
-
-def _units(names: Iterable[str | None]) -> list[_Unit]:
-    found = list(dict.fromkeys(name or "" for name in names))
-    return [_Unit(name, len(found) > 1) for name in found]
-
-
-def _unit_of(row: SweepRow) -> str:
-    return "" if row.facts is None else row.facts.unit
-
-
-def _over_time(events: Iterable[Event]) -> Iterator[SpanChart]:
-    stretches = sorted(_attempts(events), key=lambda one: (one.start, one.row))
-    if stretches:
-        first = stretches[0].start
-        since = tuple(
-            ChartStretch(row=one.row, start=one.start - first, end=one.end - first, mark=one.mark)
-            for one in stretches
-        )
-        yield SpanChart(name="runs_over_time", title="Runs over time", note=_CROSS, stretches=since)
-
-
-def _attempts(events: Iterable[Event]) -> Iterator[ChartStretch]:
-    """Yield the attempts that have ended, in seconds."""
-    begun: dict[str, int] = {}
-    for event in events:
-        if event.passes or event.corrects:
-            continue
-        if event.status == "running":
-            begun[event.run] = event.t_ns
-        elif event.run in begun:
-            start_ns = begun.pop(event.run)
-            is_good = event.status in ("completed", "paused")
-            mark = "" if is_good else f"{event.status}: {event.reason}"
-            yield ChartStretch(row=event.run, start=start_ns / 1e9, end=event.t_ns / 1e9, mark=mark)
 
 
 # The document
@@ -287,7 +83,7 @@ def sweep_document(
     directory: str = "DIR",
 ) -> Document:
     """Return a sweep's report; it links to nothing but its runs."""
-    drawn = [c for c in charts_of(rows, events) if not isinstance(c, IntervalChart)]
+    drawn = [c for c in charts_of(rows, events) if not isinstance(c, IntervalChart | RungChart)]
     return Document(
         title=name,
         verdict=verdict(rows),
@@ -296,13 +92,22 @@ def sweep_document(
                 ("Unlikely to win", _losing(rows, link, directory)),
                 ("Configurations", ranking(rows)),
                 ("Rungs", _rungs(rows)),
+                ("Run by rung", _run_by_rung(rows, link)),
                 ("Pruned", _pruned(rows, link)),
                 *((chart.title, [ChartBlock(chart)]) for chart in drawn),
                 ("How equal the budgets were", _fairness(rows)),
                 ("Runs", _runs(rows, link)),
                 ("How the figures are known", _ground(rows, head)),
             ],
-            whole=("Unlikely to win", "Rungs", "Pruned", "Runs", "How the figures are known"),
+            whole=(
+                "Unlikely to win",
+                "Rungs",
+                "Run by rung",
+                "Pruned",
+                "Runs",
+                "How the figures are known",
+                *(chart.title for chart in drawn if isinstance(chart, ParallelChart)),
+            ),
         ),
     )
 
@@ -319,7 +124,7 @@ def _losing(rows: Sequence[SweepRow], link: Link, directory: str) -> Iterator[Bl
         )
         for one in found
     ]  # fmt: skip
-    named = ("run", "configuration", _metric(rows), "best", "chance to pass it", "stopping saves")
+    named = ("run", "configuration", metric_of(rows), "best", "chance to pass it", "stopping saves")
     yield Table(named, cells)
     chosen = " ".join(one.run for one in found)
     yield NoteBlock(f"To stop them: outlay sweep stop {shlex.quote(directory)} {chosen}")
@@ -338,9 +143,38 @@ def _rungs(rows: Sequence[SweepRow]) -> Iterator[Block]:
         (*headings, "configuration"),
         [[*each, label] for each, label in zip(cells, best, strict=True)],
     )
+    yield from map(ChartBlock, rung_charts(rows))
     yield NoteBlock(" ".join(result_sentences(found)))
     estimated = any(row.is_estimated for row in found.rungs)
     yield NoteBlock(_RUNGS + (_DIVIDED if estimated else ""))
+
+
+def _run_by_rung(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
+    """Yield who went on: what each run reached at its rungs, and what they cost."""
+    went = [row for row in rows if row.run.rungs and reached_rung(row.run, row.state) > 0]
+    if not went:
+        return
+    rungs = range(max(len(row.run.rungs) for row in went))
+    went.sort(key=lambda row: -reached_rung(row.run, row.state))
+    headings = [f"{what} at rung {n + 1}" for n in rungs for what in (metric_of(rows), "cost")]
+    cells = [
+        [
+            Cell(text=row.run.id, value=row.run.id, href=link(row.run.id)), row.label,
+            *_at_rungs(row, rungs), str(row.state.status),
+        ]
+        for row in went[:_MOST_RANKED]
+    ]  # fmt: skip
+    yield Table(("run", "configuration", *headings, "status"), cells)
+    if len(went) > _MOST_RANKED:
+        yield NoteBlock(f"The first {_MOST_RANKED} of {len(went):,} that went on are shown.")
+
+
+def _at_rungs(row: SweepRow, rungs: Iterable[int]) -> Iterator[object]:
+    costs = cost_by_rung(row.run, row.state)
+    for rung in rungs:
+        report = row.state.reports.get(rung)
+        yield None if report is None else report.metric
+        yield costs.get(rung)
 
 
 def _pruned(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
@@ -356,7 +190,7 @@ def _pruned(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
         )
         for one in found.pruned[:_MOST_RANKED]
     ]  # fmt: skip
-    yield Table(("run", "configuration", "rung", _metric(rows), "cost", "when", "why"), cells)
+    yield Table(("run", "configuration", "rung", metric_of(rows), "cost", "when", "why"), cells)
     if len(found.pruned) > _MOST_RANKED:
         more = f"The first {_MOST_RANKED} of {len(found.pruned):,} are shown; "
         yield NoteBlock(f"{more}all of them are among the runs.")
@@ -367,19 +201,25 @@ def ranking(rows: Sequence[SweepRow]) -> Iterator[Block]:
     found = ranked(rows)
     if not found:
         return
+    labels, names = short_labels([one.label for one in found])
     cells = [
         (
-            1 + sum(other.mean != one.mean for other in found[:place]), one.label, len(one.runs),
+            1 + sum(other.mean != one.mean for other in found[:place]),
+            _configuration(one.label, label),
             Cell(text=str(one), value=one.mean, is_number=True), _behind(found[0], one),
-            _money(one.cost, one.currency),
+            _money(one.cost, one.currency), len(one.runs),
         )
-        for place, one in enumerate(found)
+        for place, (one, label) in enumerate(zip(found, labels, strict=True))
     ]  # fmt: skip
     yield Table(
-        ("place", "configuration", "runs", _metric(rows), "against the best", "mean cost"), cells
+        ("place", "configuration", metric_of(rows), "against the best", "mean cost", "runs"), cells
     )
-    yield from map(ChartBlock, _ranking_chart(rows))
-    yield NoteBlock(_INTERVAL)
+    yield from map(ChartBlock, ranking_chart(rows))
+    yield NoteBlock(f"{_INTERVAL} {named_by(names)}".rstrip())
+
+
+def _configuration(label: str, short: str) -> Cell:
+    return Cell(text=short, value=label, title="" if short == label else label)
 
 
 def _behind(best: Replicates, one: Replicates) -> str:
@@ -414,35 +254,41 @@ def _runs(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
         for name in _SHOWN
         if any(row.get(name) not in empty.get(name, (None, "")) for row in rows)
     ]
-    units = {_unit(row) for row in rows if row.get("cost") is not None}
+    units = {unit_of_row(row) for row in rows if row.get("cost") is not None}
     usual = units.pop() if len(units) == 1 else ""
-    cells = [[_run_cell(column, row, link, usual) for column in shown] for row in rows]
-    named = _HEADINGS | {"accuracy_value": _metric(rows)}
+    labels, names = short_labels(list(dict.fromkeys(row.label for row in rows)))
+    short = dict(zip(dict.fromkeys(row.label for row in rows), labels, strict=True))
+    cells = [[_run_cell(column, row, link, usual, short) for column in shown] for row in rows]
+    named = _HEADINGS | {"accuracy_value": metric_of(rows)}
     yield Table([named.get(column, column.replace("_", " ")) for column in shown], cells)
-    yield NoteBlock(_AMOUNTS)
+    yield NoteBlock(f"{_AMOUNTS} {named_by(names)}".rstrip())
 
 
-def _run_cell(column: str, row: SweepRow, link: Link, usual: str) -> object:
+def _run_cell(
+    column: str, row: SweepRow, link: Link, usual: str, short: Mapping[str, str]
+) -> object:
     value = row.get(column)
     match column:
+        case "configuration":
+            return _configuration(row.label, short[row.label])
         case "run_id":
-            return Cell(text=str(value), value=value, href=link(str(value)))
+            return Cell(text=str(value), value=value, href=link(str(value)), brushed=str(value))
         case "status":
             status = str(row.state.status)
             return Cell(text=status, value=status, chip=status)
         case "goodput" | "scheduling_goodput" if value is not None:
             return Cell(text=f"{value:.1%}", value=value, is_number=True)
         case _ if column in _MONEY:
-            return _money(value, _unit(row) or usual)
+            return _money(value, unit_of_row(row) or usual)
         case _:
             return value
 
 
 _MONEY: Final = ("planned_cost", "cost", "assumed_cost", "charged_cost")
 _SHOWN: Final = (
-    "run_id", "status", "configuration", "accuracy_value", "accuracy_best", "time_to_target_min",
-    "planned_cost", "cost", "assumed_cost", "charged_cost", "goodput", "queue_minutes",
-    "scheduling_goodput", "energy_Wh", "world_size",
+    "run_id", "status", "cost", "accuracy_value", "configuration", "accuracy_best",
+    "time_to_target_min", "planned_cost", "assumed_cost", "charged_cost", "goodput",
+    "queue_minutes", "scheduling_goodput", "energy_Wh", "world_size",
     "ips_mean", "step_time_ms", "bytes_per_step", "errors",
 )  # fmt: skip
 _HEADINGS: Final = {

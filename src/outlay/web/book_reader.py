@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from outlay.report.document import Document
+    from outlay.report.drawing.run_charts import MetricView
     from outlay.runs.reading import RunReading
 
 _MOST_ANSWERS: Final = 16
@@ -75,7 +76,7 @@ class BookReader:
     """Reads what pages show on demand, and caches it briefly.
 
     Attributes:
-        documents: What pages show of a reading, by axis, for as long as the reading is kept.
+        documents: What pages show of a reading, by how its metrics are drawn, while it is kept.
     """
 
     def __init__(
@@ -92,7 +93,9 @@ class BookReader:
         self.store: Engine = open_store()
         self.cache = AnswerCache()
         self.runs = RunPoller(self.store, clock=clock, cached=True)
-        self.documents: WeakKeyDictionary[RunReading, dict[str, Document]] = WeakKeyDictionary()
+        self.documents: WeakKeyDictionary[RunReading, dict[MetricView, Document]] = (
+            WeakKeyDictionary()
+        )
         self._roots: tuple[int, dict[str, Path]] = (-REFRESH_NS, {})
         self._since: dict[tuple[str, int | None, int], tuple[Money, ...]] = {}
 

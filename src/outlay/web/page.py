@@ -23,6 +23,12 @@ _CONFIG: Final = (
 )
 
 
+_CHARTS: Final = (
+    '<link rel="stylesheet" href="/assets/charts.css">'
+    '<script src="/assets/charts.js" defer></script>'
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageQuery:
     """A request for a page.
@@ -72,6 +78,8 @@ class Page:
         columns: The columns of the CSV form, and ``rows`` their cells; empty for none.
         lives: Whether the page is updated while open.
         crumbs: Breadcrumbs, HTML.
+        points: Where its charts get further points when they are zoomed, without form; "" if they
+            have all of theirs, and None if no chart can be zoomed.
     """
 
     title: str
@@ -83,6 +91,7 @@ class Page:
     lives: bool = True
     crumbs: str = ""
     tab: str = ""
+    points: str | None = None
 
 
 def inside(page: Page) -> str:
@@ -94,15 +103,17 @@ def frame(page: Page, ask: PageQuery, user: str = "") -> str:
     """Return a whole page, with the name of the user who looks at it if that is known."""
     links = "".join(_link(path, name, page.tab) for path, name in VIEWS.items())
     live = f' hx-sse:connect="/events{html_text(ask.address())}" hx-swap="innerMorph"'
+    points = f' data-points="{html_text(page.points)}"' if page.points else ""
+    charts = "" if page.points is None else _CHARTS
     return (
         f"{html.HEAD}<title>{html_text(page.title)} · outlay</title>"
         f"<meta name=\"htmx-config\" content='{_CONFIG}'>"
         f'<link rel="stylesheet" href="/assets/style.css"><link rel="icon" href="data:,">'
-        '<script src="/assets/live.js" defer></script></head>'
+        f'<script src="/assets/live.js" defer></script>{charts}</head>'
         '<body><a class="skip" href="#view">To the content</a>'
         f'<header class="bar"><div><strong>outlay</strong><nav aria-label="Views">{links}</nav>'
         f'<span class="state"></span>{_who(user)}</div></header>'
-        f'<main id="view"{live if page.lives else ""}>{inside(page)}</main>'
+        f'<main id="view"{live if page.lives else ""}{points}>{inside(page)}</main>'
         f"<footer>{_forms(page, ask)}</footer></body></html>\n"
     )
 

@@ -7,8 +7,8 @@ from typing import Final
 from outlay.prices.price_book import PriceBook
 from outlay.prices.series import points
 from outlay.report import html
+from outlay.report.drawing.run_charts import price_history
 from outlay.report.html import Cell
-from outlay.report.run_charts import price_history
 from outlay.web.book_reader import BookReader
 from outlay.web.page import Page, PageQuery, columns_of
 

@@ -15,10 +15,9 @@ from outlay.escaping import html_text
 from outlay.ledger import EndStatus
 from outlay.report import html
 from outlay.report.compared_runs import compare_document, figure_cell
-from outlay.report.document import Document, sections_html
+from outlay.report.document import sections_html
 from outlay.report.files import setup_of
 from outlay.report.html import Cell
-from outlay.report.run_charts import AXES, Axis
 from outlay.report.run_document import run_document, run_json, stored_document
 from outlay.runs.figures import BY_NAME, FIGURES
 from outlay.store.run_row import RunRow
@@ -30,10 +29,10 @@ from outlay.sweep.state.setup import holder_of
 from outlay.units import Money
 from outlay.units.shown import counted
 from outlay.web.book_reader import BookReader, sweep_id
-from outlay.web.page import Page, PageQuery, chip, run_href, select, tabs
+from outlay.web.metric_points import MOST_COMPARED, metric_view, points_href, with_controls
+from outlay.web.page import Page, PageQuery, chip, run_href, select
 
 PAGE: Final = 100
-_MOST_COMPARED: Final = 12
 _CHOICES: Final = 200
 _ALWAYS: Final = ("run_id", "name", "status")
 COLUMNS: Final = {each.name: each for each in FIGURES if each.name not in _ALWAYS}
@@ -225,40 +224,27 @@ def _csv_row(row: RunRow, books: BookReader) -> dict[str, object]:
 
 def compare_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return the page's stamp."""
-    rows = [books.row(run) for run in ask.every("run")[:_MOST_COMPARED]]
+    rows = [books.row(run) for run in ask.every("run")[:MOST_COMPARED]]
     return books.stamp([row.dir for row in rows])
 
 
 def compare_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the comparison of the selected runs."""
-    chosen = ask.every("run")[:_MOST_COMPARED]
+    chosen = ask.every("run")[:MOST_COMPARED]
     readings = [books.runs.reading(books.row(run).dir) for run in chosen]
-    axis = _axis(ask)
     crumbs = '<p class="crumbs"><a href="/runs">Runs</a></p>'
     if not readings:
         parts = [html.section("Compare", html.empty("Select runs in the list, then compare them."))]
         return Page(title="Compare", tab="Runs", parts=parts, crumbs=crumbs, document=[])
     for reading in readings:
         books.people.name(reading.figures.user)  # Hidden in every text from here on.
-    document = compare_document(readings, axis, link=run_href, hide=books.people.text)
+    document = compare_document(readings, metric_view(ask), link=run_href, hide=books.people.text)
     return Page(
         title=document.title, tab="Runs", crumbs=crumbs, columns=_CSV,
-        parts=_with_axis_tabs(document, ask),
+        parts=with_controls(document, ask), points=points_href(chosen),
         rows=[_csv_row(reading.figures, books) for reading in readings],
         document=[reading.figures for reading in readings],
     )  # fmt: skip
-
-
-def _axis(ask: PageQuery) -> Axis:
-    return next((each for each in AXES if each == ask.get("axis")), "steps")
-
-
-def _with_axis_tabs(document: Document, ask: PageQuery) -> list[str]:
-    """Return a document's sections, with links in its metrics that choose the axis."""
-    choices = {ask.address(axis=each): f"over {each}" for each in AXES}
-    links = tabs("Axis of the metrics", choices, f"over {_axis(ask)}")
-    heading = "<section><h2>Metrics</h2>"
-    return [p.replace(heading, heading + links, 1) for p in sections_html(document.sections)]
 
 
 # One run
@@ -279,14 +265,17 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
         return _stored_page(row, books)
     reading = books.runs.reading(row.dir)
     books.people.name(row.user)
-    made, axis = books.documents.setdefault(reading, {}), _axis(ask)
-    if axis not in made:
+    made, wanted = books.documents.setdefault(reading, {}), metric_view(ask)
+    if wanted not in made:
+        if len(made) >= _MOST_VIEWS:
+            made.clear()
         setup = replace(setup_of(Path(row.dir)), hide=books.people.text)
-        made[axis] = run_document(reading, setup, [axis])
-    document = made[axis]
+        made[wanted] = run_document(reading, setup, [wanted])
+    document = made[wanted]
     return Page(
         title=document.title, tab="Runs", verdict=document.verdict,
-        parts=_with_axis_tabs(document, ask), crumbs=_crumbs(Path(row.dir), books),
+        parts=with_controls(document, ask), points=points_href([reading.run_id]),
+        crumbs=_crumbs(Path(row.dir), books),
         columns=_REPORT_COLUMNS, rows=document.rows(),
         document=run_json(reading, document) | {
             "figures": reading.figures, "command": reading.command,
@@ -295,6 +284,7 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
     )  # fmt: skip
 
 
+_MOST_VIEWS: Final = 4
 _REPORT_COLUMNS: Final = ("section", "label", "value", "text", "grade")
 
 
@@ -407,7 +397,7 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
     return Page(
         title=document.title, tab="Sweeps", verdict=document.verdict,
         parts=[_progress(root), *sections_html(document.sections)],
-        crumbs='<p class="crumbs"><a href="/sweeps">Sweeps</a></p>',
+        crumbs='<p class="crumbs"><a href="/sweeps">Sweeps</a></p>', points="",
         columns=columns_of(summary.rows), rows=summary.cells,
         document={
             "name": summary.name, "verdict": document.verdict, "runs": summary.cells,

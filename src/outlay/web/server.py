@@ -21,6 +21,7 @@ import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
@@ -31,7 +32,7 @@ from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import CONTENT_TYPE, exposition
 from outlay.report import html
 from outlay.runs.run_poller import PERIOD_NS
-from outlay.web import guard, money, now, prices, runs
+from outlay.web import guard, metric_points, money, now, prices, runs
 from outlay.web.access import Access, AccessMiddleware, ServerAddress
 from outlay.web.book_reader import BookReader, UnknownRun
 from outlay.web.limits import (
@@ -59,6 +60,7 @@ VIEWS: Final = {
     "/runs": View(runs.runs_page, runs.runs_stamp),
     "/compare": View(runs.compare_page, runs.compare_stamp),
     "/run/": View(runs.run_page, runs.run_stamp),
+    "/points": View(metric_points.points_page, metric_points.points_stamp),
     "/sweeps": View(runs.sweeps_page, runs.sweeps_stamp),
     "/sweep/": View(runs.sweep_page, runs.sweep_stamp),
     "/guard": View(guard.guard_page, guard.guard_stamp),
@@ -66,8 +68,24 @@ VIEWS: Final = {
 }
 """Views by path; a path that ends in a slash is followed by an id."""
 _FORM_TYPES: Final = {".json": "application/json", ".csv": "text/csv; charset=utf-8"}
-_SCRIPTS: Final = ("htmx.min.js", "hx-sse.min.js")
-_TYPES: Final = {"style.css": "text/css", "live.js": "text/javascript"}
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript"}
+_ASSETS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "style.css": (("outlay.report", "style.css"),),
+    "live.js": (
+        ("outlay.web", "assets/htmx.min.js"), ("outlay.web", "assets/hx-sse.min.js"),
+        ("outlay.report", "page.js"), ("outlay.web", "views.js"),
+    ),
+    "charts.css": (("outlay.web", "assets/uPlot.min.css"),),
+    "charts.js": (("outlay.web", "assets/uPlot.iife.min.js"), ("outlay.web", "charts.js")),
+}  # fmt: skip
+"""Files by the packages that their parts are in.
+
+The script of live pages is one, because htmx needs its extension when it first scans the page.
+"""
+
+
+_COMPRESSED: Final = [Middleware(GZipMiddleware, minimum_size=2_000, compresslevel=5)]
+"""Of pages and assets, not of streams: these must not wait until there is enough to compress."""
 
 
 # Live pages: server-sent events
@@ -175,10 +193,10 @@ class WebServer:
         text = f"{most} live pages are open, which is the limit. Close some, then reload this one."
         streams = [Middleware(RequestLimit, most=most, text=text)]
         return [
-            Route("/assets/{name}", _asset),
+            Route("/assets/{name}", _asset, middleware=_COMPRESSED),
             Route("/health.json", self._health),
             Route("/events{path:path}", self._events, middleware=streams),
-            Route("/{path:path}", self._page),
+            Route("/{path:path}", self._page, middleware=_COMPRESSED),
         ]
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
@@ -272,15 +290,9 @@ def _error_page(ask: PageQuery, text: str) -> str:
 
 @cache
 def asset_text(name: str) -> str:
-    """Return the style sheet, or the script.
-
-    The script is one file, because htmx needs its extension when it first scans the page.
-    """
-    if name == "style.css":
-        return html.asset(name)
-    vendored = files("outlay.web") / "assets"
-    texts = [(vendored / each).read_text(encoding="utf-8") for each in _SCRIPTS]
-    return "\n;\n".join([*texts, html.asset("page.js")])
+    """Return a style sheet or a script."""
+    parts = ((files(package) / path).read_text(encoding="utf-8") for package, path in _ASSETS[name])
+    return "\n;\n".join(parts)
 
 
 def metrics_route(live: LiveRuns, user_shown: Callable[[str], str]) -> BaseRoute:
@@ -296,9 +308,9 @@ def metrics_route(live: LiveRuns, user_shown: Callable[[str], str]) -> BaseRoute
 
 async def _asset(request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in _TYPES:
+    if name not in _ASSETS:
         return _missing("There is no such file.")
-    return Response(asset_text(name), media_type=_TYPES[name])
+    return Response(asset_text(name), media_type=_TYPES[name[name.rindex(".") :]])
 
 
 def build_app(web: WebServer, access: Access, more: Sequence[BaseRoute] = ()) -> Starlette:

@@ -195,8 +195,8 @@ def _save_forecast(
     png: Path, name: str, parts: dict[str, Money], ends: tuple[float | None, float | None]
 ) -> None:
     """Draw the parts; ``ends`` is the interval of the last one, the forecast."""
-    from outlay.report.pictures import save_charts
-    from outlay.report.run_charts import money_bars
+    from outlay.report.drawing.pictures import save_charts
+    from outlay.report.drawing.run_charts import money_bars
 
     label, unit = list(parts)[-1], next(iter(parts.values())).unit
     low, high = (None if end is None else money_of(end, unit) for end in ends)

@@ -175,8 +175,8 @@ _OUTSIDE = {
 
 def _save_summary(models: Mapping[str, ModelComparison], png: Path) -> None:
     """Draw cost by model, one chart per unit."""
-    from outlay.report.pictures import save_charts
-    from outlay.report.run_charts import money_bars
+    from outlay.report.drawing.pictures import save_charts
+    from outlay.report.drawing.run_charts import money_bars
 
     found: dict[Unit, dict[str, Money]] = {}
     for name, each in models.items():
@@ -456,8 +456,8 @@ def compare_models(
     candidates, front = with_accuracy(rows), pareto_front(rows)
     models = {name: compare(found) for name, found in by_model(rows).items()}
     if png is not None:
-        from outlay.report.pictures import save_charts
-        from outlay.report.run_charts import accuracy_against_cost
+        from outlay.report.drawing.pictures import save_charts
+        from outlay.report.drawing.run_charts import accuracy_against_cost
 
         must_be_drawable(png, candidates, "a run with an accuracy")
         save_charts(accuracy_against_cost(candidates, front, title=model or "All runs"), png)

@@ -184,8 +184,8 @@ def history(
     if not found:
         require_loaded(PriceBook(store))
     if png is not None and found:
-        from outlay.report.pictures import save_charts
-        from outlay.report.run_charts import price_history
+        from outlay.report.drawing.pictures import save_charts
+        from outlay.report.drawing.run_charts import price_history
 
         with writing_to("--png", png):
             charts = price_history(found, title=f"{gpu}: cheapest offer per GPU-hour")

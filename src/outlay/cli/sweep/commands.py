@@ -447,8 +447,8 @@ def show_sweep_report(
     Example: outlay sweep report runs/demo --pictures png,pdf
     """
     # Imported here: the other commands need no charts.
+    from outlay.report.drawing.pictures import read_formats
     from outlay.report.files import read_sweep, write_sweep_files
-    from outlay.report.pictures import read_formats
 
     del enable_aggregator
     formats = read_formats(pictures) if pictures is not None else ()

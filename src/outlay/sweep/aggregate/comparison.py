@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -29,7 +30,8 @@ class Replicates:
     """One configuration over its seeds: the mean of the metric, and half its 95 % interval.
 
     ``half_width`` is None for a single run; ``cost``, the mean, where costs are unknown or have
-    several currencies or kinds. ``currency`` includes the kind if it is showback.
+    several currencies or kinds. ``currency`` includes the kind if it is showback. ``bounds`` are
+    the least and the largest value that the metric can have, where that is known.
     """
 
     label: str
@@ -38,8 +40,25 @@ class Replicates:
     half_width: float | None
     cost: float | None
     currency: str | None
+    bounds: tuple[float, float] | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The interval, without what the metric cannot be; this leaves its coverage as it is."""
+        half = self.half_width or 0.0
+        least, most = self.bounds or (-math.inf, math.inf)
+        return max(self.mean - half, least), min(self.mean + half, most)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the interval ends at a bound of the metric."""
+        half = self.half_width or 0.0
+        return self.ends != (self.mean - half, self.mean + half)
 
     def __str__(self) -> str:
+        if self.is_cut:
+            low, high = self.ends
+            return f"{self.mean:.4g} ({low:.3g} to {high:.3g})"
         spread = "" if self.half_width is None else f" ± {self.half_width:.3g}"
         return f"{self.mean:.4g}{spread}"
 
@@ -91,7 +110,26 @@ def _replicates(label: str, rows: list[Cells]) -> Replicates:
         half_width=half_width(values),
         cost=mean(costs) if len(costs) == len(rows) and len(units) == 1 else None,
         currency=units.pop() if len(units) == 1 else None,
+        bounds=bounds_of(str(rows[0].get("accuracy_metric") or ""), values),
     )
+
+
+_SHARES: Final = frozenset({
+    "acc", "accuracy", "ap", "auc", "auroc", "dice", "f1", "iou", "map", "miou", "precision",
+    "recall", "top1", "top5", "rate", "share",
+})  # fmt: skip
+"""Words in the names of metrics that are shares of a whole."""
+
+
+def bounds_of(metric: str, values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the least and the largest value of a share, as a number or in percent.
+
+    None for a metric that is not named as one, or has values that no share has.
+    """
+    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    if not words & _SHARES or min(values) < 0:
+        return None
+    return next(((0.0, whole) for whole in (1.0, 100.0) if max(values) <= whole), None)
 
 
 _USED: Final = {

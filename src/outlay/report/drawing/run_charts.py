@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from outlay.account.run import MetricCurve
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Timeline
-from outlay.report.charts import (
+from outlay.report.drawing.charts import (
     Bar,
     Curve,
     LineChart,
@@ -20,8 +23,10 @@ from outlay.report.charts import (
     Point,
     StripPart,
     Waterfall,
+    Zoom,
     time_unit,
 )
+from outlay.report.drawing.thinning import extremes, smoothed, within
 from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.shown import decimals_of, money_text
@@ -29,6 +34,7 @@ from outlay.units.shown import decimals_of, money_text
 if TYPE_CHECKING:
     from outlay.prices.recording import Series
     from outlay.prices.series import PricePoint
+    from outlay.rates import RateFunction
     from outlay.store.run_row import RunRow
 
 Axis = Literal["steps", "time", "dollars"]
@@ -72,17 +78,19 @@ def step_times(timeline: Timeline) -> LineChart | None:
         return None
     groups = np.array_split(own, min(len(own), _POINTS))
     firsts = np.cumsum([0, *(len(group) for group in groups[:-1])])
+    ends_ns = np.concatenate([each.step_ends() for each in timeline.attempt_timelines])
+    times = tuple(((ends_ns[firsts] - timeline.start_ns) / 1e9).tolist())
     drawn = {"longest": [float(group.max()) for group in groups]}
     if len(own) > len(groups):
         drawn["median"] = [float(np.median(group)) for group in groups]
     curves = tuple(
-        Curve(label=label, points=tuple(zip(map(float, firsts), values, strict=True)))
+        Curve(label=label, points=tuple(zip(map(float, firsts), values, strict=True)), times=times)
         for label, values in drawn.items()
     )
     labels = tuple(drawn) if len(drawn) > 1 else ()
     return LineChart(
         title="Step times", x_title="steps executed", y_title="seconds a step", curves=curves,
-        labels=labels,
+        labels=labels, zoom=Zoom(name="zoom-steps"),
     )  # fmt: skip
 
 
@@ -106,6 +114,7 @@ def at_risk(timeline: Timeline) -> LineChart | None:
         title="Work at risk: what a kill would have undone", x_title=x_title,
         y_title=f"{y_unit} of work not yet safe", curves=curves,
         labels=tuple(curve.label for curve in curves) if len(curves) > 1 else (),
+        seconds=across, zoom=Zoom(name="zoom-risk", per=across),
     )  # fmt: skip
 
 
@@ -127,51 +136,154 @@ def _sawtooth(timeline: Timeline, attempt: AttemptTimeline) -> list[tuple[float,
 # Metrics over steps, time or cost.
 
 
-def metric_points(view: RunView, name: str, axis: Axis) -> list[tuple[float, float]]:
-    """Return a metric along an axis; empty for dollars if the run has no price.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricView:
+    """How metrics are drawn.
 
-    Steps are numbered by the training; time is in seconds and money in currency units since the
-    start.
+    Attributes:
+        zoom: The part of the axis that is seen, in steps, seconds or units of money; None for all.
+        is_log: Whether values are on a logarithmic scale.
+        smoothing: The weight of ``thinning.smoothed``; 0 for none.
+        columns: For each, a line has its least and its largest value.
     """
-    series = view.account.series(name, most=_POINTS)
-    start_ns, rates = view.timeline.start_ns, view.rates
-    if axis == "steps":
-        known = [(p.step, p.value) for p in series if p.step is not None]
-        places = known or [(number, point.value) for number, point in enumerate(series)]
-        return [(float(x), y) for x, y in places]
-    if axis == "time":
-        return [((point.t_ns - start_ns) / 1e9, point.value) for point in series]
-    if rates is None:
-        return []
-    return [(rates.cost_between(start_ns, p.t_ns).micros / MICROS, p.value) for p in series]
+
+    axis: Axis = "steps"
+    zoom: tuple[float, float] | None = None
+    is_log: bool = False
+    smoothing: float = 0.0
+    columns: int = _POINTS // 2
 
 
-def metric_charts(runs: Mapping[str, RunView], axis: Axis, most: int) -> Iterator[LineChart]:
+def metric_charts(
+    runs: Mapping[str, RunView],
+    wanted: MetricView,
+    most: int | None = None,
+    names: Container[str] | None = None,
+) -> Iterator[LineChart]:
     """Yield a chart for each metric, of one run or of several on one axis; ``runs`` by name.
 
     Amounts of two currencies, or of cash and showback, get separate charts.
+
+    Args:
+        runs: The runs, by the label of their lines.
+        wanted: How they are drawn.
+        most: How many metrics are drawn at most.
+        names: The metrics to draw; None for all.
     """
-    names = dict.fromkeys(name for view in runs.values() for name in view.account.metric_names())
-    looks = {label: look for look, label in enumerate(runs)}
-    for name in list(names)[:most]:
-        found = {label: metric_points(view, name, axis) for label, view in runs.items()}
-        units = dict.fromkeys(_unit(runs[label], axis) for label in found if found[label])
+    found = dict.fromkeys(name for view in runs.values() for name in view.account.metric_names())
+    chosen = [name for name in found if names is None or name in names][:most]
+    for name in chosen:
+        units = dict.fromkeys(_unit(view, wanted.axis) for view in runs.values())
         for unit in units:
-            mine = {n: p for n, p in found.items() if p and _unit(runs[n], axis) == unit}
-            longest = max(x for points in mine.values() for x, _ in points)
-            divisor, x_title = time_unit(longest) if axis == "time" else (1, unit)
-            curves = tuple(
-                Curve(
-                    label=name if len(runs) == 1 else label, look=looks[label],
-                    points=tuple((x / divisor, y) for x, y in points),
-                )
-                for label, points in mine.items()
-            )  # fmt: skip
-            if len({x for curve in curves for x, _ in curve.points}) > 1:
-                yield LineChart(
-                    title=f"{name} over {x_title}", x_title=x_title, y_title=name, curves=curves,
-                    labels=tuple(runs) if len(runs) > 1 else (),
-                )  # fmt: skip
+            mine = {n: view for n, view in runs.items() if _unit(view, wanted.axis) == unit}
+            chart = _metric_chart(name, unit, mine, wanted, list(runs))
+            if chart is not None:
+                yield chart
+
+
+def _metric_chart(
+    name: str, unit: str, runs: Mapping[str, RunView], wanted: MetricView, labels: Sequence[str]
+) -> LineChart | None:
+    """Return a metric of runs with one unit; None if its points have one place in all."""
+    axes = {label: _Places.of(view, name, wanted.axis) for label, view in runs.items()}
+    known = {label: found for label, found in axes.items() if len(found.x)}
+    ends = [end for found in known.values() for end in (found.x.min(), found.x.max())]
+    if not ends or min(ends) == max(ends):
+        return None
+    if wanted.axis == "time":
+        per, x_title = time_unit(max(ends))
+    else:
+        per, x_title = 1, unit
+    curves = [
+        curve
+        for label, places in known.items()
+        for curve in places.curves(
+            name if len(labels) == 1 else label, labels.index(label), wanted, per
+        )
+    ]
+    return LineChart(
+        title=f"{name} over {x_title}", x_title=x_title, y_title=name, curves=tuple(curves),
+        labels=tuple(labels) if len(labels) > 1 else (), is_log=wanted.is_log,
+        seconds=per if wanted.axis == "time" and len(labels) == 1 else 0,
+        zoom=Zoom(
+            name="zoom", per=per, metric=name,
+            seen=None if wanted.zoom is None else (wanted.zoom[0] / per, wanted.zoom[1] / per),
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """A metric of a run with the place of each value on an axis.
+
+    Attributes:
+        x: Steps, seconds or, on the axis of money, the cost up to then; this is exact only
+            where a price holds.
+    """
+
+    view: RunView
+    curve: MetricCurve
+    axis: Axis
+    x: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, view: RunView, name: str, axis: Axis) -> _Places:
+        """Return a metric's places; none for dollars if the run has no price."""
+        curve = view.account.curve(name)
+        seconds = (curve.t_ns - view.timeline.start_ns) / 1e9
+        if axis == "steps":
+            return cls(view, curve, axis, curve.step.astype(np.float64))
+        if axis == "time":
+            return cls(view, curve, axis, seconds)
+        if view.rates is None:
+            return cls(view, curve.at(np.empty(0, np.int64)), axis, np.empty(0))
+        return cls(view, curve, axis, _cost_at(view, view.rates, curve.t_ns))
+
+    def curves(self, label: str, look: int, wanted: MetricView, per: float) -> Iterator[Curve]:
+        """Yield the line, and before it the values that it smooths, if it does."""
+        low, high = wanted.zoom or (-np.inf, np.inf)
+        near = within(self.x, low, high)
+        x, curve = self.x[near], self.curve.at(near)
+        if wanted.is_log:
+            above = curve.value > 0
+            x, curve = x[above], curve.at(above)
+        if not len(x):
+            return
+        kept = extremes(x, curve.value, wanted.columns)
+        shown = curve.at(kept)
+        yield Curve(
+            label=label, look=look, points=_pairs(x[kept] / per, shown.value),
+            times=self._times(shown.t_ns), is_faint=wanted.smoothing > 0,
+        )  # fmt: skip
+        if wanted.smoothing > 0:
+            places, values = smoothed(x, curve.value, wanted.smoothing, wanted.columns)
+            points = _pairs(places / per, values)
+            yield Curve(label=f"{label} smoothed", look=look, points=points)
+
+    def _times(self, t_ns: NDArray[np.int64]) -> tuple[float, ...]:
+        """Return seconds since the run's start, for a cursor over charts of other axes."""
+        if self.axis == "time":
+            return ()  # They are the places.
+        return tuple(((t_ns - self.view.timeline.start_ns) / 1e9).tolist())
+
+
+def _pairs(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+    return tuple(zip(x.tolist(), y.tolist(), strict=True))
+
+
+def _cost_at(view: RunView, rates: RateFunction, t_ns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the cost of a run up to each instant, in units of its currency.
+
+    Within a piece of the rates it grows evenly, so that only their ends are computed exactly.
+    """
+    start_ns = view.timeline.start_ns
+    ends = {end for piece in rates.pieces for end in (piece.start_ns, piece.end_ns)}
+    known = sorted({start_ns, int(t_ns[-1]) if len(t_ns) else start_ns, *ends})
+    known = [end_ns for end_ns in known if end_ns >= start_ns]
+    costs = [rates.cost_between(start_ns, end_ns).micros / MICROS for end_ns in known]
+    since = np.array(known, dtype=np.int64) - start_ns
+    found: NDArray[np.float64] = np.interp(t_ns - start_ns, since, costs)
+    return found
 
 
 def _unit(view: RunView, axis: Axis) -> str:

@@ -33,7 +33,7 @@ _PHASES: Final = {
     ph.OTHER: "#999999",
 }
 _CUSTOM: Final = "#44aa99"
-COLOURS: Final = 7
+COLOURS: Final = 12
 """Line styles that differ by colour alone; further ones also differ by their dashes."""
 
 
@@ -51,6 +51,43 @@ def time_unit(longest_s: float) -> tuple[int, str]:
     """Return the unit for a time axis: its length in seconds, and its name."""
     units = ((86400, "days"), (3600, "hours"), (60, "minutes"))
     return next((unit for unit in units if longest_s >= 2 * unit[0]), (1, "seconds"))
+
+
+_SHORT: Final = 20
+"""Characters of a label that fit beside a row on a phone."""
+
+
+def short_labels(labels: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return labels such as ``lr=1, width=2`` by their values, and what these are values of.
+
+    Labels that are short, or state different names, stay as they are.
+    """
+    if max(map(len, labels), default=0) <= _SHORT or len(labels) < 2:
+        return tuple(labels), ""
+    pairs = [[part.partition("=") for part in label.split(", ")] for label in labels]
+    names = {tuple(name for name, _, _ in each) for each in pairs}
+    if len(names) > 1 or not all(equals for each in pairs for _, equals, _ in each):
+        return tuple(labels), ""
+    values = tuple(", ".join(value for _, _, value in each) for each in pairs)
+    return values, ", ".join(names.pop())
+
+
+def fitting(labels: Sequence[str], most: int = _SHORT) -> list[str]:
+    """Return labels cut to a length; what is left out is where they are alike, if it can be."""
+    whole = len(set(labels))
+    cuts = (
+        [_cut(label, most, most - 1) for label in labels],
+        [_cut(label, most, 0) for label in labels],
+        [_cut(label, most, most // 2) for label in labels],
+    )
+    return next((cut for cut in cuts if len(set(cut)) == whole), cuts[0])
+
+
+def _cut(label: str, most: int, head: int) -> str:
+    if len(label) <= most:
+        return label
+    tail = most - 1 - head
+    return f"{label[:head]}…{label[len(label) - tail :]}"
 
 
 # Axis ticks: multiples of 1, 2 or 5 times a power of ten. They are exact decimals, so that no two
@@ -85,6 +122,33 @@ def ticks(values: Sequence[float], *, about: int = 6) -> list[Tick]:
     if len(finer) <= about + 2 and finer[-1] - finer[0] < _WORTH * (found[-1] - found[0]):
         found = finer
     return [Tick(float(value), label) for value, label in zip(found, _labels(found), strict=True)]
+
+
+def log_ticks(values: Sequence[float]) -> list[Tick]:
+    """Return ticks of a logarithmic axis, powers of ten and few others, that enclose all values.
+
+    Args:
+        values: Positive finite numbers, at least one.
+    """
+    first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    last = max(last, first + 1)
+    factors = (1, 2, 5) if last - first <= 2 else (1,)
+    every = -(-(last - first) // 7)
+    found = [
+        Decimal(factor).scaleb(power)
+        for power in range(first, last + every, every)
+        for factor in factors
+    ]
+    low = max(n for n, value in enumerate(found) if not n or float(value) <= min(values))
+    high = next((n for n, value in enumerate(found) if float(value) >= max(values) and n > low), -1)
+    chosen = found[low : high + 1] if high > 0 else found[low:]
+    return [Tick(float(value), _power_text(value)) for value in chosen]
+
+
+def _power_text(value: Decimal) -> str:
+    if -4 <= value.adjusted() < 5:
+        return _plain(value)
+    return f"{value.scaleb(-value.adjusted()):f}e{value.adjusted()}"
 
 
 def _multiples(low: float, high: float, step: Decimal) -> list[Decimal]:
@@ -142,11 +206,18 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A metric along an axis; curves of the same ``look`` have the same style, None is unique."""
+    """A metric along an axis; curves of the same ``look`` have the same style, None is unique.
+
+    Attributes:
+        times: When each point was, in seconds since the run's start; empty if unknown.
+        is_faint: Whether another curve shows the same smoothed.
+    """
 
     label: str
     points: tuple[tuple[float, float], ...]
     look: int | None = None
+    times: tuple[float, ...] = ()
+    is_faint: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +242,12 @@ class ChartStretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalRow:
-    """One configuration: the values of its runs, their mean, half the mean's interval."""
+    """One configuration: the values of its runs, their mean, and its interval if there is one."""
 
     label: str
     values: tuple[float, ...]
     mean: float
-    half_width: float | None = None
+    ends: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +269,23 @@ class _Titled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Zoom:
+    """How a part of a chart's horizontal axis is chosen.
+
+    Attributes:
+        name: The parameter of the address; charts with the same one are zoomed together.
+        per: What one unit of the axis is in the address, such as 3,600 seconds.
+        seen: The part that is seen, in units of the axis; None for all.
+        metric: What further points are asked for by; "" if the chart has all.
+    """
+
+    name: str
+    per: float = 1
+    seen: tuple[float, float] | None = None
+    metric: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plane(_Titled):
     """A scatter plot of runs; ``labels`` as in ``LineChart``."""
 
@@ -214,6 +302,9 @@ class LineChart(_Titled):
     Attributes:
         labels: The legend: a label for each ``look``, in order; empty for one curve.
         in_days: Whether the horizontal axis counts days since 1970, shown as dates.
+        is_log: Whether the vertical axis is logarithmic; ignored if a value is not positive.
+        zoom: Whether and how its horizontal axis is zoomed.
+        seconds: What one unit of the horizontal axis is in the run's time; 0 if it is no time.
     """
 
     x_title: str
@@ -221,6 +312,9 @@ class LineChart(_Titled):
     curves: tuple[Curve, ...]
     labels: tuple[str, ...] = ()
     in_days: bool = False
+    is_log: bool = False
+    zoom: Zoom | None = None
+    seconds: float = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,4 +355,72 @@ class PhaseStrip(_Titled):
     attempts: tuple[float, ...] = ()
 
 
-Chart = Plane | LineChart | Waterfall | SpanChart | IntervalChart | PhaseStrip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelAxis:
+    """A vertical axis; ``ticks`` are places on it, from 0 at its foot to 1, with their labels."""
+
+    title: str
+    ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelLine:
+    """A run: its place on each axis, 0 to 1, and how good it is among all, 0 to 1."""
+
+    label: str
+    places: tuple[float, ...]
+    text: str
+    goodness: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelChart(_Titled):
+    """Runs as lines over parallel axes: what they were given, what they cost, what they reached."""
+
+    axes: tuple[ParallelAxis, ...]
+    lines: tuple[ParallelLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridCell:
+    """A field of a grid, with how good its value is among all, 0 to 1."""
+
+    column: int
+    row: int
+    text: str
+    said: str
+    goodness: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridChart(_Titled):
+    """Values of two parameters against each other, as a heat map; rows from the top."""
+
+    x_title: str
+    y_title: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    cells: tuple[GridCell, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungBar:
+    """A rung: how many runs it had by what became of them, and what it cost."""
+
+    label: str
+    parts: tuple[tuple[str, int], ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungChart(_Titled):
+    """The rungs of a search from the first; ``outcomes`` in stacking order."""
+
+    bars: tuple[RungBar, ...]
+    outcomes: tuple[str, ...]
+
+
+Chart = (
+    Plane | LineChart | Waterfall | SpanChart | IntervalChart | PhaseStrip
+    | ParallelChart | GridChart | RungChart
+)  # fmt: skip

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from outlay.errors import InvalidValue, MissingExtra, choices
-from outlay.report.charts import (
+from outlay.report.drawing.charts import (
     COLOURS,
     Chart,
+    GridChart,
     IntervalChart,
     LineChart,
+    ParallelChart,
     PhaseStrip,
     Plane,
+    RungChart,
     SpanChart,
     Waterfall,
     day_text,
@@ -26,7 +29,7 @@ from outlay.report.charts import (
     ticks,
     time_unit,
 )
-from outlay.report.run_charts import money_bars, phase_strip, step_times
+from outlay.report.drawing.run_charts import money_bars, phase_strip, step_times
 from outlay.report.run_document import verdict
 from outlay.runs.reading import RunReading
 
@@ -34,7 +37,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMATS: Final = ("png", "svg", "pdf")
-_PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#000000")
+_PALETTE: Final = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#000000", "#882255",
+    "#44aa99", "#999933", "#332288", "#aa7755",
+)  # fmt: skip
+_OUTCOMES: Final = {
+    "went on": "#009e73", "completed": "#0072b2", "open": "#bbbbbb", "pruned": "#999999",
+    "failed": "#d55e00",
+}  # fmt: skip
 _DASHES: Final = ("solid", "dashed", "dotted")
 _WIDTH_INCHES: Final = 6.4
 _STYLE: Final[dict[Any, Any]] = {
@@ -111,7 +121,7 @@ def _picture(chart: Chart, kind: str) -> bytes:
 
 def _height_inches(chart: Chart) -> float:
     match chart:
-        case Plane() | LineChart():
+        case Plane() | LineChart() | ParallelChart():
             return 4.0
         case PhaseStrip():
             return 2.5
@@ -119,8 +129,10 @@ def _height_inches(chart: Chart) -> float:
             rows = len(chart.bars)
         case SpanChart():
             rows = len({one.row for one in chart.stretches})
-        case IntervalChart():
+        case IntervalChart() | GridChart():
             rows = len(chart.rows)
+        case RungChart():
+            rows = len(chart.bars)
         case _:
             assert_never(chart)
     return 1.0 + 0.3 * rows
@@ -140,6 +152,12 @@ def _draw(axes: Axes, chart: Chart) -> None:
             _intervals(axes, chart)
         case PhaseStrip():
             _strip(axes, chart)
+        case ParallelChart():
+            _parallel(axes, chart)
+        case GridChart():
+            _grid(axes, chart)
+        case RungChart():
+            _rungs(axes, chart)
         case _:
             assert_never(chart)
 
@@ -214,8 +232,9 @@ def _intervals(axes: Axes, chart: IntervalChart) -> None:
     for number, row in enumerate(chart.rows):
         places = [number] * len(row.values)
         axes.plot(row.values, places, "o", color=_PALETTE[0], markersize=4)
-        half = row.half_width or 0.0
-        axes.errorbar(row.mean, number, xerr=half, color=_PALETTE[1], marker="|", capsize=3)
+        low, high = row.ends or (row.mean, row.mean)
+        sides = [[row.mean - low], [high - row.mean]]
+        axes.errorbar(row.mean, number, xerr=sides, color=_PALETTE[1], marker="|", capsize=3)
     _rows(axes, [row.label for row in chart.rows])
     _scale(axes, [value for row in chart.rows for value in row.values], chart.x_title)
 
@@ -232,6 +251,51 @@ def _strip(axes: Axes, chart: PhaseStrip) -> None:
     axes.set(yticks=[], ylim=(0, 1))
     _scale(axes, [0.0, chart.seconds / divisor], unit)
     axes.legend(ncols=4, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.35), frameon=False)
+
+
+def _parallel(axes: Axes, chart: ParallelChart) -> None:
+    from matplotlib import colormaps
+
+    for line in chart.lines:
+        colour = colormaps["Blues"](0.25 + 0.75 * line.goodness)
+        axes.plot(range(len(line.places)), line.places, color=colour)
+    for number, axis in enumerate(chart.axes):
+        axes.axvline(number, color="black", linewidth=0.8)
+        for place, label in axis.ticks:
+            axes.annotate(label, (number, place), xytext=(3, 0), textcoords="offset points",
+                          fontsize=7, va="center")  # fmt: skip
+    axes.set_xticks(range(len(chart.axes)), [axis.title for axis in chart.axes], fontsize=8)
+    axes.set(yticks=[], ylim=(-0.05, 1.05))
+
+
+def _grid(axes: Axes, chart: GridChart) -> None:
+    import numpy as np
+
+    shades = np.full((len(chart.rows), len(chart.columns)), np.nan)
+    for cell in chart.cells:
+        shades[cell.row, cell.column] = 0.1 + 0.8 * cell.goodness
+        colour = "white" if cell.goodness > 0.6 else "black"
+        axes.text(cell.column, cell.row, cell.text, ha="center", va="center", color=colour)
+    axes.imshow(shades, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(chart.columns)), chart.columns)
+    axes.set_yticks(range(len(chart.rows)), chart.rows)
+    axes.set(xlabel=chart.x_title, ylabel=chart.y_title)
+
+
+def _rungs(axes: Axes, chart: RungChart) -> None:
+    for outcome in chart.outcomes:
+        counts = [dict(bar.parts)[outcome] for bar in chart.bars]
+        begins = [_before(bar.parts, outcome) for bar in chart.bars]
+        axes.barh(range(len(counts)), counts, left=begins, color=_OUTCOMES[outcome], label=outcome)
+    _rows(axes, [f"{bar.label}  {bar.text}" for bar in chart.bars])
+    axes.set_xlabel("runs")
+    axes.legend(fontsize=7, frameon=False)
+
+
+def _before(parts: Sequence[tuple[str, int]], outcome: str) -> int:
+    """Return how many runs are in the parts before one."""
+    names = [name for name, _ in parts]
+    return sum(count for _, count in parts[: names.index(outcome)])
 
 
 def _rows(axes: Axes, labels: Sequence[str]) -> None:
