@@ -20,8 +20,8 @@ from outlay.units import Money
 
 
 def use(spent: str, held: str = "0 USD", limit: str = "100 USD") -> LimitUse:
-    amounts = (Money.parse(each) for each in (limit, spent, held))
-    return LimitUse(**dict(zip(("limit", "spent", "held"), amounts, strict=True)), name="whole")
+    limit_money, spent_money, held_money = (Money.parse(each) for each in (limit, spent, held))
+    return LimitUse(name="whole", limit=limit_money, spent=spent_money, held=held_money)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,8 @@ class Cell:
         is_number: Whether it is aligned right.
         check: The value of a checkbox that selects the row.
         swatch: A colour in front of it, in a terminal.
+        held: The part of the bar's filled part that is only held, 0 to 1.
+        is_long: Whether its text takes several lines where there is no room.
     """
 
     text: str
@@ -105,6 +107,8 @@ class Cell:
     is_number: bool = False
     check: str = ""
     swatch: str = ""
+    held: float = 0.0
+    is_long: bool = False
 
 
 def amount(money: Money | None, none: str = "no price", mark: str = "") -> Cell | Money:
@@ -172,6 +176,7 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
             return f'<td{align} title="{value}">{shown}</td>'
         case Cell():
             title = f' title="{html_text(value.title)}"' if value.title else ""
+            align = ' class="text"' if value.is_long else align
             return f"<td{align}{title}>{_inside(value)}</td>"
         case bool() | None | str():
             text = "" if value is None else str(value)
@@ -197,15 +202,27 @@ def _inside(cell: Cell) -> str:
         text = f'<a href="{html_text(cell.href)}">{text}</a>'
     if cell.mark:
         text += f' <span class="grade">{html_text(cell.mark)}</span>'
-    return f"{share_bar(cell.share)}{text}" if cell.share is not None else text
+    if cell.share is None:
+        return text
+    return f"{share_bar(cell.share, cell.held, cell.chip)}{text}"
 
 
-def share_bar(share: float) -> str:
-    """Return a bar filled to a share; above 1 it has another colour."""
+def share_bar(share: float, held: float = 0.0, state: str = "") -> str:
+    """Return a bar filled to a share, of which a part is only held; above 1 it is red.
+
+    Args:
+        share: Of the whole, 0 to 1 or more.
+        held: Of the filled part, in a lighter tone.
+        state: The class of its colour: ``near`` or ``exceeded``.
+    """
     width = max(0.0, min(share, 1.0)) * 100
-    over = " over" if share > 1 else ""
+    kind = "exceeded" if share > 1 else state
+    light = ""
+    if held:
+        left = width * (1 - held)
+        light = f'<rect class="held" x="{left:.1f}" width="{width - left:.1f}" height="8"/>'
     return (
-        f'<svg class="share{over}" viewBox="0 0 100 8" width="50" height="8" '
+        f'<svg class="{f"share {kind}".rstrip()}" viewBox="0 0 100 8" width="50" height="8" '
         'preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect width="{width:.1f}" height="8"/></svg>'
+        f'<rect width="{width:.1f}" height="8"/>{light}</svg>'
     )

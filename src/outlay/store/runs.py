@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -179,6 +179,7 @@ def list_runs(
     limit: int | None = None,
     offset: int = 0,
     sort: str = "-started_ns",
+    with_charges: bool = False,
 ) -> list[RunRow]:
     """Return registered runs: at most ``limit``, after the first ``offset``.
 
@@ -186,7 +187,8 @@ def list_runs(
     """
     by = runs.c[sort.removeprefix("-")]
     order = by.desc() if sort.startswith("-") else by.asc()
-    query = select(*LISTED).where(*wanted.conditions()).limit(limit).offset(offset or None)
+    columns = EVERY if with_charges else LISTED
+    query = select(*columns).where(*wanted.conditions()).limit(limit).offset(offset or None)
     query = query.order_by(by.is_(None), order, runs.c.run_id)
     with engine.begin() as connection:
         return rows_from(connection.execute(query))
@@ -204,6 +206,14 @@ def run_dirs(engine: Engine) -> list[str]:
     with engine.begin() as connection:
         found = connection.execute(select(runs.c.dir).order_by(runs.c.started_ns.desc()))
         return [str(directory) for (directory,) in found]
+
+
+def runs_in(engine: Engine, dirs: Sequence[str]) -> dict[str, str]:
+    """Return the ids of the registered runs in some directories, by directory."""
+    column = runs.c
+    found = select(column.dir, column.run_id).where(column.dir.in_(dirs))
+    with engine.begin() as connection:
+        return {str(path): str(run_id) for path, run_id in connection.execute(found)}
 
 
 def sighted_here(engine: Engine) -> dict[str, FileStamp]:

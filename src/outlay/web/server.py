@@ -42,6 +42,7 @@ from outlay.web.limits import (
     repetitions_counted,
 )
 from outlay.web.page import Page, PageQuery, frame, inside
+from outlay.web.spending import spent
 from outlay.web.viewer import behind_proxies, user_of
 
 
@@ -56,6 +57,7 @@ VIEWS: Final = {
     "/": View(now.now_page, now.now_stamp),
     "/now": View(now.now_page, now.now_stamp),
     "/money": View(money.money_page, money.money_stamp),
+    "/spent": View(spent.spent_page, spent.spent_stamp),
     "/runs": View(runs.runs_page, runs.runs_stamp),
     "/compare": View(runs.compare_page, runs.compare_stamp),
     "/run/": View(runs.run_page, runs.run_stamp),
@@ -276,9 +278,9 @@ def asset_text(name: str) -> str:
 
     The script is one file, because htmx needs its extension when it first scans the page.
     """
-    if name == "style.css":
-        return html.asset(name)
     vendored = files("outlay.web") / "assets"
+    if name == "style.css":
+        return html.asset(name) + (vendored / "spending.css").read_text(encoding="utf-8")
     texts = [(vendored / each).read_text(encoding="utf-8") for each in _SCRIPTS]
     return "\n;\n".join([*texts, html.asset("page.js")])
 
