@@ -28,7 +28,7 @@ LIVE: Final = 3
 LONG: Final = "pretrain-transformer-xl-8b-mixture-of-experts-fineweb-edu-seed-000000072"
 MODELS: Final = ("bert-large", "llama-8b", "resnet-50", "whisper-small")
 USERS: Final = ("ada", "grace", "linus")
-TEAMS: Final = ("nlp", "speech", "vision")
+TEAMS: Final = ("nlp", "speech", "_".join(["vision", "and", "robotics"] * 4)[:72])
 OVER_MODEL: Final = "llama-8b"
 DEAD: Final = "evaluation-that-died"
 

@@ -5,6 +5,7 @@ Text from logs is escaped here or in ``svg``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -51,9 +52,24 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{html_text(title)}</h2>{''.join(parts)}</section>"
 
 
+_PLACES: Final = re.compile(r"(?<=[^\s/<])/(?=[^\s/<>])|[0-9a-f]{32,}")
+"""Where a path or a hash may be broken."""
+
+
+def breakable(text: str) -> str:
+    """Return text as HTML that breaks a path at its slashes, and a hash every 16 digits."""
+    return _PLACES.sub(_broken, html_text(text))
+
+
+def _broken(found: re.Match[str]) -> str:
+    if found[0] == "/":
+        return "/<wbr>"
+    return "<wbr>".join(found[0][at : at + 16] for at in range(0, len(found[0]), 16))
+
+
 def note(text: str) -> str:
     """Return a small-print paragraph."""
-    return f'<p class="note">{html_text(text)}</p>'
+    return f'<p class="note">{breakable(text)}</p>'
 
 
 def empty(text: str, command: str = "") -> str:
@@ -181,7 +197,7 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
         case bool() | None | str():
             text = "" if value is None else str(value)
             long = ' class="text"' if len(text) > 40 and not is_right else align
-            return f"<td{long}>{html_text(text)}</td>"
+            return f"<td{long}>{breakable(text)}</td>"
         case int() | float():
             return f"<td{align}>{number_text(value)}</td>"
         case _:
@@ -189,7 +205,7 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
 
 
 def _inside(cell: Cell) -> str:
-    text = html_text(cell.text)
+    text = breakable(cell.text) if cell.is_long else html_text(cell.text)
     if cell.check:
         name = html_text(cell.check)
         return (

@@ -45,7 +45,7 @@ from outlay.store.connection import (
     writing,
 )
 from outlay.store.run_row import RunRow
-from outlay.store.schema import runs, sightings
+from outlay.store.schema import cost_reports, runs, sightings
 
 FINDINGS_KEPT = 20
 DEAD = "dead"
@@ -199,6 +199,16 @@ def count_runs(engine: Engine, wanted: RunFilter = _EVERY) -> int:
     query = select(func.count()).select_from(runs).where(*wanted.conditions())
     with engine.begin() as connection:
         return connection.execute(query).scalar_one()
+
+
+def version_of_runs(engine: Engine) -> object:
+    """Return a value that changes when a run or a stated training does."""
+    with engine.begin() as connection:
+        found = [
+            connection.execute(select(func.count(), func.max(table.c.updated_ns))).one()
+            for table in (runs, cost_reports)
+        ]
+    return tuple(map(tuple, found))
 
 
 def run_dirs(engine: Engine) -> list[str]:

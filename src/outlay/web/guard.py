@@ -30,8 +30,9 @@ from outlay.guard.scopes import Scope
 from outlay.guard.spend_log import Verification, is_url
 from outlay.report import html
 from outlay.report.document import Figure, blocks_html
+from outlay.report.html import Cell
 from outlay.runs.limits import LimitUse, exceeded, model_budgets, use_of_standing
-from outlay.store.runs import list_runs
+from outlay.store.runs import list_runs, version_of_runs
 from outlay.sweep.run.sweep_guard import log_of
 from outlay.units import Money
 from outlay.web.book_reader import BookReader
@@ -104,7 +105,7 @@ def _balances(log: PolledLog) -> tuple[tuple[ScopeStanding, ...], tuple[Finding,
 
 def limits_now(books: BookReader, standings: Sequence[tuple[str, ScopeStanding]]) -> list[LimitUse]:
     """Return what is used of every ceiling, and of the budgets of models."""
-    key = ("budgets", books.stamp([]))
+    key = ("budgets", version_of_runs(books.store))
     budgets = books.cache.get(key, lambda: list(model_budgets(books.store)))
     return [*budgets, *(use_of_standing(name, each) for name, each in standings)]
 
@@ -309,21 +310,22 @@ def _holds(holds: Sequence[Hold], books: BookReader) -> str:
         rental = hold.rental
         rows.append(
             [
-                hold.id, hold.op_label, hold.lab, books.people.name(hold.user), hold.amount,
-                str(hold.ts)[:16].replace("T", " "),
-                hold.doubt or hold.state or "open", hold.resource,
+                Cell(text=hold.op_label, is_long=True), hold.amount,
+                Cell(text=hold.doubt or hold.state or "open", is_long=True),
+                hold.lab, books.people.name(hold.user), hold.id,
+                str(hold.ts)[:16].replace("T", " "), hold.resource,
                 "" if rental is None else rental.deadline[:16].replace("T", " "),
                 books.people.text(hold.watcher or hold.by),
             ]
         )  # fmt: skip
     headings = (
-        "hold", "operation", "lab", "user", "held", "since (UTC)", "state", "machine", "ends at",
+        "operation", "held", "state", "lab", "user", "hold", "since (UTC)", "machine", "ends at",
         "by",
     )  # fmt: skip
     return html.section("Open holds", html.table(headings, rows, caption="Open holds"))
 
 
-_HEADINGS: Final = ("line", "time (UTC)", "what", "operation", "estimated", "actual", "hold")
+_HEADINGS: Final = ("line", "what", "actual", "estimated", "operation", "time (UTC)", "hold")
 
 
 def _journal_row(number: int, line: AnyLine, books: BookReader) -> list[object]:
@@ -331,9 +333,9 @@ def _journal_row(number: int, line: AnyLine, books: BookReader) -> list[object]:
         return None if value is None else unit_of(line.currency).money(micros_of(value))
 
     return [
-        number, str(line.ts)[:19].replace("T", " "), chip(line_kind(line)),
-        books.people.text(line.op_label), money(line.estimated), money(line.actual),
-        getattr(line, "hold", ""),
+        number, chip(line_kind(line)), money(line.actual), money(line.estimated),
+        Cell(text=books.people.text(line.op_label), is_long=True),
+        str(line.ts)[:19].replace("T", " "), getattr(line, "hold", ""),
     ]  # fmt: skip
 
 

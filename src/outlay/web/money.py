@@ -43,7 +43,16 @@ from outlay.units.money import sum_by_unit
 from outlay.units.shown import counted, decimals_of, money_of, money_text, range_text
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import burn_downs_of_logs, limits_now, log_stamps, standings_of_logs
-from outlay.web.page import Page, PageQuery, Tile, columns_of, findings_list, run_href, tiles
+from outlay.web.page import (
+    Page,
+    PageQuery,
+    Tile,
+    chip,
+    columns_of,
+    findings_list,
+    run_href,
+    tiles,
+)
 from outlay.web.spending.drawings import MOST_OWNERS, DayStack, draw_days, legend
 from outlay.web.spending.limit_rows import alarm, limit_parts
 from outlay.web.spending.month_reader import (
@@ -55,6 +64,7 @@ from outlay.web.spending.month_reader import (
     read_bills,
     read_month,
     read_views,
+    stamp_of_spending,
 )
 from outlay.web.spending.spent import MOST_LOGS, costliest, money_cell, owner_key, spent_href
 
@@ -80,6 +90,7 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
     uses = limits_now(books, standings)
     findings = [*over_limit(uses), *findings]
     units = units_by_use(found.spending)
+    stamp = stamp_of_spending(books)
     owners = found.spending.by(owner_function(found.by))
     before = month_before(found.window, books.now_ns)
     by_owner = changes(_near(found), found.window, before, owner_function(found.by))
@@ -98,8 +109,10 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
                 )
                 for unit, each in confirmed
             ) if confirmed else "",
-            _month_end(found, books),
-            blocks_html(_energy(found)),
+            books.cache.get(("month end", stamp, found.month), lambda: _month_end(found, books)),
+            books.cache.get(
+                ("energy", stamp, found.month), lambda: blocks_html(_energy(found))
+            ),
         ),
         *(_days(unit, found, books) for unit in units[:1]),
         *([f'<div class="two">{"".join(_days(unit, found, books) for unit in units[1:])}</div>']
@@ -111,7 +124,7 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
                 *_machines(found, books),
                 *_booked_late(found.spending),
                 *_wasted(ask, found, units, books),
-                *_next_runs(found.reading),
+                *books.cache.get(("next runs", stamp), lambda: _next_runs(found.reading)),
             ]
         ),
         *_wasteful(found, units),
@@ -479,12 +492,12 @@ def _wasteful_table(unit: Unit, rows: Sequence[RunRow]) -> str:
     cells = [
         [
             Cell(text=row.name or row.run_id, href=run_href(row.run_id), is_long=True),
-            money_cell(unit.money(_wasted_micros(row)), run_href(row.run_id), decimals),
-            _share(unit.money(_wasted_micros(row)), row.paid), row.paid, row.status, row.model,
+            chip(row.status), money_cell(unit.money(_wasted_micros(row)), "", decimals),
+            row.paid, _share(unit.money(_wasted_micros(row)), row.paid), row.model,
         ]
         for row in rows[:_MOST_WASTEFUL]
     ]  # fmt: skip
-    headings = ("run", "wasted", "of its cost", "cost", "status", "model")
+    headings = ("run", "status", "wasted", "whole cost", "share of it", "model")
     return html.table(headings, cells, caption=f"Runs by waste, {unit}")
 
 

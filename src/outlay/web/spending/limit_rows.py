@@ -63,12 +63,12 @@ def limit_parts(
         return []
     ordered = sorted(uses, key=lambda use: (_ORDER[use.state], -use.share))
     downs = downs or {}
-    headings = ["limit", "share used", "spent", "held", "remaining", "of"]
+    headings = ["limit", "share used", "spent", "of", "held", "remaining"]
     rows = [_cells(use, people) for use in ordered]
     if downs:
-        headings.insert(2, "lasts until")
+        headings.insert(3, "lasts until")
         for use, row in zip(ordered, rows, strict=True):
-            row.insert(2, _when(use, downs.get(use)))
+            row.insert(3, _when(use, downs.get(use)))
     table = html.table(headings, rows, caption="Ceilings")
     note = html.note("Of each bar the dark part is spent, the light one held for later.")
     drawn = "".join(
@@ -94,9 +94,9 @@ def _cells(use: LimitUse, people: People) -> list[object]:
         held=use.held.micros / part,
     )  # fmt: skip
     decimals = decimals_of([use.limit])
-    amounts = (use.spent, use.held, use.remaining, use.limit)
+    amounts = (use.spent, use.limit, use.held, use.remaining)
     return [
-        Cell(text=limit_name(use, people), href=limit_href(use)), share,
+        Cell(text=limit_name(use, people), href=limit_href(use), is_long=True), share,
         *(_amount(each, decimals, _hourly(use)) for each in amounts),
     ]  # fmt: skip
 

@@ -26,11 +26,13 @@ from outlay.runs.spending_reader import (
     refresh_books,
     stamp_of_books,
 )
+from outlay.store.runs import version_of_runs
 from outlay.units import Unit
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import log_stamps, spend_logs
 from outlay.web.page import PageQuery
 
+_MINUTE_NS: Final = 60 * 10**9
 BY: Final = ("user", "model", "project", "team")
 
 
@@ -98,7 +100,7 @@ def read_bills(
     found: MonthSpending, books: BookReader, findings: list[Finding]
 ) -> list[Reconciliation]:
     """Return a month's bills beside the books; cached, as a bill may be large."""
-    key = ("bills", found.month, books.stamp([]), log_stamps(books), str(bill_stamp(books)))
+    key = ("bills", found.month, stamp_of_spending(books), str(bill_stamp(books)))
 
     def read() -> tuple[list[Reconciliation], list[Finding]]:
         damage: list[Finding] = []
@@ -118,10 +120,11 @@ def read_views(run_ids: Iterable[str], books: BookReader) -> Iterator[tuple[str,
 
 
 def _read(books: BookReader) -> tuple[SpendingReading, list[Finding]]:
-    """Return all spending; cached until a run is registered or a spend log changes."""
-    books.refresh()
-    stamps = (books.stamp([]), log_stamps(books), len(read_corrections()), stamp_of_books())
-    key = ("spending", *stamps)
+    """Return all spending; cached until a run or a spend log changes, or for a minute.
+
+    What is rented or owned costs more by the minute, without a change in the store.
+    """
+    key = ("spending", *stamp_of_spending(books))
 
     def read() -> tuple[SpendingReading, list[Finding]]:
         refreshed = refresh_books(books.store, books.now_ns)
@@ -129,6 +132,15 @@ def _read(books: BookReader) -> tuple[SpendingReading, list[Finding]]:
 
     reading, findings = books.cache.get(key, read)
     return reading, list(findings)
+
+
+def stamp_of_spending(books: BookReader) -> tuple[object, ...]:
+    """Return what changes whenever spending is read again."""
+    books.refresh()
+    return (
+        version_of_runs(books.store), books.now_ns // _MINUTE_NS, log_stamps(books),
+        len(read_corrections()), stamp_of_books(),
+    )  # fmt: skip
 
 
 def _month(ask: PageQuery, books: BookReader) -> str:
