@@ -453,7 +453,8 @@ def _next_runs(reading: SpendingReading) -> list[str]:
             low, high = (money_of(end, unit) for end in (estimate.low, estimate.high))
             ends = f"{range_text(low, high)} {unit}"
         point = Money.parse(estimate.point, currency=unit.currency).as_kind(unit.kind)
-        named = Cell(text=model, href=f"/runs?{urlencode({'model': model})}", is_long=True)
+        href = f"/runs?{urlencode({'model': model})}" if model else ""
+        named = Cell(text=model or "(no model)", href=href, is_long=True)
         rows.append([named, amount(point, mark="estimated"), ends, len(costs)])
     if not rows:
         return []
@@ -467,7 +468,7 @@ def _next_runs(reading: SpendingReading) -> list[str]:
 
 def _wasteful(found: MonthSpending, units: Sequence[Unit]) -> list[str]:
     """Return the month's runs that wasted most, in each unit, as the store has them."""
-    counted_here = {spend.run_id for spend in found.spending.spends if spend.source == "ledger"}
+    counted_here = set(costliest(found))
     parts = []
     for unit in units:
         its = [
@@ -527,13 +528,13 @@ def _wasted(
         rows = [
             [
                 cause,
-                money_cell(unit.money(micros), spent_href(found, unit, phase=cause), decimals),
                 _share(unit.money(micros), unit.money(whole[unit])),
+                money_cell(unit.money(micros), spent_href(found, unit, phase=cause), decimals),
             ]
             for micros, cause in its
         ]
         if rows:
-            tables.append(html.table(("phase", "cost", "share of cost"), rows, caption=f"{unit}"))
+            tables.append(html.table(("phase", "share of cost", "cost"), rows, caption=f"{unit}"))
     if not tables:
         return []
     note = f"From the logs of {counted(len(views), 'run')}: their cost in this month."
