@@ -178,7 +178,7 @@ def _figure_html(figure: Figure) -> str:
     exact = f' title="{figure.value}"' if isinstance(figure.value, Money) else ""
     return (
         f'<div class="{kind}"><dt>{html_text(figure.label)}</dt>'
-        f"<dd{exact}>{html_text(figure.text)}{mark}</dd></div>"
+        f"<dd{exact}>{html.breakable(figure.text)}{mark}</dd></div>"
     )
 
 

@@ -5,6 +5,7 @@ Text from logs is escaped here or in ``svg``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -51,9 +52,24 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{html_text(title)}</h2>{''.join(parts)}</section>"
 
 
+_PLACES: Final = re.compile(r"(?<=[^\s/<])/(?=[^\s/<>])|[0-9a-f]{32,}")
+"""Where a path or a hash may be broken."""
+
+
+def breakable(text: str) -> str:
+    """Return text as HTML that breaks a path at its slashes, and a hash every 16 digits."""
+    return _PLACES.sub(_broken, html_text(text))
+
+
+def _broken(found: re.Match[str]) -> str:
+    if found[0] == "/":
+        return "/<wbr>"
+    return "<wbr>".join(found[0][at : at + 16] for at in range(0, len(found[0]), 16))
+
+
 def note(text: str) -> str:
     """Return a small-print paragraph."""
-    return f'<p class="note">{html_text(text)}</p>'
+    return f'<p class="note">{breakable(text)}</p>'
 
 
 def empty(text: str, command: str = "") -> str:
@@ -98,6 +114,8 @@ class Cell:
         check: The value of a checkbox that selects the row.
         swatch: A colour in front of it, in a terminal.
         brushed: The run of the row, if it is hidden where a brush of a chart leaves that out.
+        held: The part of the bar's filled part that is only held, 0 to 1.
+        is_long: Whether its text takes several lines where there is no room.
     """
 
     text: str
@@ -111,6 +129,8 @@ class Cell:
     check: str = ""
     swatch: str = ""
     brushed: str = ""
+    held: float = 0.0
+    is_long: bool = False
 
 
 def amount(money: Money | None, none: str = "no price", mark: str = "") -> Cell | Money:
@@ -185,11 +205,12 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
             return f'<td{align} title="{value}">{shown}</td>'
         case Cell():
             title = f' title="{html_text(value.title)}"' if value.title else ""
+            align = ' class="text"' if value.is_long else align
             return f"<td{align}{title}>{_inside(value)}</td>"
         case bool() | None | str():
             text = "" if value is None else str(value)
             long = ' class="text"' if len(text) > 40 and not is_right else align
-            return f"<td{long}>{html_text(text)}</td>"
+            return f"<td{long}>{breakable(text)}</td>"
         case int() | float():
             return f"<td{align}>{number_text(value)}</td>"
         case _:
@@ -197,7 +218,7 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
 
 
 def _inside(cell: Cell) -> str:
-    text = html_text(cell.text)
+    text = breakable(cell.text) if cell.is_long else html_text(cell.text)
     if cell.check:
         name = html_text(cell.check)
         return (
@@ -210,15 +231,27 @@ def _inside(cell: Cell) -> str:
         text = f'<a href="{html_text(cell.href)}">{text}</a>'
     if cell.mark:
         text += f' <span class="grade">{html_text(cell.mark)}</span>'
-    return f"{share_bar(cell.share)}{text}" if cell.share is not None else text
+    if cell.share is None:
+        return text
+    return f"{share_bar(cell.share, cell.held, cell.chip)}{text}"
 
 
-def share_bar(share: float) -> str:
-    """Return a bar filled to a share; above 1 it has another colour."""
+def share_bar(share: float, held: float = 0.0, state: str = "") -> str:
+    """Return a bar filled to a share, of which a part is only held; above 1 it is red.
+
+    Args:
+        share: Of the whole, 0 to 1 or more.
+        held: Of the filled part, in a lighter tone.
+        state: The class of its colour: ``near`` or ``exceeded``.
+    """
     width = max(0.0, min(share, 1.0)) * 100
-    over = " over" if share > 1 else ""
+    kind = "exceeded" if share > 1 else state
+    light = ""
+    if held:
+        left = width * (1 - held)
+        light = f'<rect class="held" x="{left:.1f}" width="{width - left:.1f}" height="8"/>'
     return (
-        f'<svg class="share{over}" viewBox="0 0 100 8" width="50" height="8" '
+        f'<svg class="{f"share {kind}".rstrip()}" viewBox="0 0 100 8" width="50" height="8" '
         'preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect width="{width:.1f}" height="8"/></svg>'
+        f'<rect width="{width:.1f}" height="8"/>{light}</svg>'
     )

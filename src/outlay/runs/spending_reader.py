@@ -37,7 +37,7 @@ from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
 from outlay.store import outlay_home
 from outlay.store.run_row import AttemptCharge, RunRow
-from outlay.store.runs import damaged_logs, list_runs
+from outlay.store.runs import RunFilter, damaged_logs, list_runs
 from outlay.units import Money, Rate, Unit
 from outlay.units.money import recorded_rate
 
@@ -90,10 +90,12 @@ def read_spending(
     are appended to ``damage``.
     """
     found: list[Finding] = []
-    runs: Sequence[RunRow] = list_runs(store)
+    runs: Sequence[RunRow]
     reports: Sequence[RunRow] = CostBook(store, damage).reports(with_charges=True)
     if as_of_ns is not None:
-        runs, reports, found = _as_of(runs, reports, as_of_ns)
+        runs, reports, found = _as_of(list_runs(store), reports, as_of_ns)
+    else:
+        runs = _registered(store, reports)
     until_ns = now_ns if as_of_ns is None else min(as_of_ns, now_ns)
     outside, troubles = _outside_of_runs(reports, until_ns)
     closed, doubts = read_closed_months(store)
@@ -116,6 +118,13 @@ def read_reconciliation(
     period = month_window(month)
     spends = spending.within(period.start_ns, period.end_ns).spends
     return reconcile(month, spends, lines) if lines else []
+
+
+def _registered(store: Engine, reports: Sequence[RunRow]) -> Sequence[RunRow]:
+    """Return the registered runs; those with a price are not read again from the store."""
+    if any(report.source == "stated" for report in reports):
+        return list_runs(store)  # A training may be both, with a name of its own.
+    return [*reports, *list_runs(store, RunFilter(is_priced=False))]
 
 
 # As of an instant

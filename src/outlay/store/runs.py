@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -45,7 +45,7 @@ from outlay.store.connection import (
     writing,
 )
 from outlay.store.run_row import RunRow
-from outlay.store.schema import runs, sightings
+from outlay.store.schema import cost_reports, runs, sightings
 
 FINDINGS_KEPT = 20
 DEAD = "dead"
@@ -179,6 +179,7 @@ def list_runs(
     limit: int | None = None,
     offset: int = 0,
     sort: str = "-started_ns",
+    with_charges: bool = False,
 ) -> list[RunRow]:
     """Return registered runs: at most ``limit``, after the first ``offset``.
 
@@ -186,7 +187,8 @@ def list_runs(
     """
     by = runs.c[sort.removeprefix("-")]
     order = by.desc() if sort.startswith("-") else by.asc()
-    query = select(*LISTED).where(*wanted.conditions()).limit(limit).offset(offset or None)
+    columns = EVERY if with_charges else LISTED
+    query = select(*columns).where(*wanted.conditions()).limit(limit).offset(offset or None)
     query = query.order_by(by.is_(None), order, runs.c.run_id)
     with engine.begin() as connection:
         return rows_from(connection.execute(query))
@@ -199,11 +201,29 @@ def count_runs(engine: Engine, wanted: RunFilter = _EVERY) -> int:
         return connection.execute(query).scalar_one()
 
 
+def version_of_runs(engine: Engine) -> object:
+    """Return a value that changes when a run or a stated training does."""
+    with engine.begin() as connection:
+        found = [
+            connection.execute(select(func.count(), func.max(table.c.updated_ns))).one()
+            for table in (runs, cost_reports)
+        ]
+    return tuple(map(tuple, found))
+
+
 def run_dirs(engine: Engine) -> list[str]:
     """Return the directories of registered runs, latest start first."""
     with engine.begin() as connection:
         found = connection.execute(select(runs.c.dir).order_by(runs.c.started_ns.desc()))
         return [str(directory) for (directory,) in found]
+
+
+def runs_in(engine: Engine, dirs: Sequence[str]) -> dict[str, str]:
+    """Return the ids of the registered runs in some directories, by directory."""
+    column = runs.c
+    found = select(column.dir, column.run_id).where(column.dir.in_(dirs))
+    with engine.begin() as connection:
+        return {str(path): str(run_id) for path, run_id in connection.execute(found)}
 
 
 def sighted_here(engine: Engine) -> dict[str, FileStamp]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlencode
 from weakref import WeakKeyDictionary
 
 from outlay.clock import SYSTEM, Clock
 from outlay.cost.charges import part_within
-from outlay.errors import OutlayError
+from outlay.errors import Finding, OutlayError
 from outlay.goodput.timeline import Window
 from outlay.guard.away.polled_log import PolledLog
 from outlay.report.files import SweepAccount, read_sweep
@@ -23,11 +24,11 @@ from outlay.runs.collect import log_stamp
 from outlay.runs.run_poller import REFRESH_NS, RunPoller, inbox_stamp
 from outlay.store import open_store
 from outlay.store.run_row import RunRow
-from outlay.store.runs import RunFilter, get, list_runs, run_dirs, values_of
+from outlay.store.runs import RunFilter, get, list_runs, run_dirs, runs_in, values_of
 from outlay.sweep.state.manifest import JOURNAL, is_sweep
 from outlay.units import Money
 from outlay.units.money import sum_by_unit
-from outlay.web.page import People
+from outlay.web.page import People, run_href
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 
 _MOST_ANSWERS: Final = 16
 _MOST_PEOPLE: Final = 10_000
+_PLACES: Final = {
+    "runs": "/runs", "hosts": "/runs", "trainings": "/runs", "commitments": "/money",
+    "machines": "/money", "spend logs": "/guard",
+}  # fmt: skip
+"""Where findings lead that are of no run and no spend log; others to the machines."""
 
 
 Answer = TypeVar("Answer")
@@ -175,6 +181,26 @@ class BookReader:
         """Return a page of registered runs."""
         self.refresh()
         return list_runs(self.store, wanted, limit=limit, offset=offset, sort=sort)
+
+    def places_of(self, findings: Iterable[Finding]) -> dict[str, str]:
+        """Return where the source of each finding leads: a run, a spend log, a model, or a list."""
+        sources = dict.fromkeys(each.source for each in findings)
+        dirs = {source: source.partition(": ")[0] for source in sources}
+        found = runs_in(self.store, list(dict.fromkeys(dirs.values())))
+        logs = {str(log.name) for log in self._polled.values()}
+        logs |= {log.shown for log in self._polled.values()}
+        places = {}
+        for source, path in dirs.items():
+            if path in found:
+                places[source] = run_href(found[path])
+            elif path in logs or path.endswith(".jsonl"):
+                places[source] = f"/guard?{urlencode({'log': path})}"
+            elif path.startswith("model "):
+                model = path.removeprefix("model ")
+                places[source] = f"/runs?{urlencode({'model': model, 'sort': '-cost_micros'})}"
+            else:
+                places[source] = _PLACES.get(path, "/#machines")
+        return places
 
     def stamp(self, run_dirs: list[str]) -> object:
         """Return a value that changes with one of these runs or the list of runs."""

@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from outlay.clock import Clock, utc_text
+from outlay.cost.burn_down import PAST_DAYS, BurnDown, burn_down
+from outlay.cost.charges import month_window
+from outlay.cost.daily_cost import DAY_NS
 from outlay.errors import Finding, OutlayError
 from outlay.guard.away.polled_log import Polled, PolledLog
 from outlay.guard.balance import (
+    Books,
     Hold,
     unit_of,
 )
@@ -22,16 +26,18 @@ from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.entries import AnyLine, line_kind, micros_of
 from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.rental.watch import known_logs
-from outlay.guard.scopes import HOUR
+from outlay.guard.scopes import Scope
 from outlay.guard.spend_log import Verification, is_url
 from outlay.report import html
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell
-from outlay.store.runs import list_runs
+from outlay.runs.limits import LimitUse, exceeded, model_budgets, use_of_standing
+from outlay.store.runs import list_runs, version_of_runs
 from outlay.sweep.run.sweep_guard import log_of
 from outlay.units import Money
 from outlay.web.book_reader import BookReader
-from outlay.web.page import Page, PageQuery, People, chip, findings_list, tabs
+from outlay.web.page import Page, PageQuery, chip, findings_list, tabs
+from outlay.web.spending.limit_rows import alarm, limit_parts
 
 _HERE: Final = Path("spend.jsonl")
 _JOURNAL: Final = 100
@@ -92,6 +98,52 @@ def standings_of_logs(books: BookReader) -> tuple[list[tuple[str, ScopeStanding]
 def _balances(log: PolledLog) -> tuple[tuple[ScopeStanding, ...], tuple[Finding, ...]]:
     guard = log.open()
     return guard.standings(), guard.findings()
+
+
+# What is used of limits, and how it is used up
+
+
+def limits_now(books: BookReader, standings: Sequence[tuple[str, ScopeStanding]]) -> list[LimitUse]:
+    """Return what is used of every ceiling, and of the budgets of models."""
+    key = ("budgets", version_of_runs(books.store))
+    budgets = books.cache.get(key, lambda: list(model_budgets(books.store)))
+    return [*budgets, *(use_of_standing(name, each) for name, each in standings)]
+
+
+def burn_downs_of_logs(books: BookReader, uses: Sequence[LimitUse]) -> dict[LimitUse, BurnDown]:
+    """Return how the ceilings of logs are used up, of those that are of more than a day."""
+    found: dict[LimitUse, BurnDown] = {}
+    logs, now_ns = spend_logs(books), books.now_ns
+    for name in dict.fromkeys(use.source for use in uses if use.source in logs):
+        mine = [u for u in uses if u.source == name and u.scope.period_kind in ("", "month")]
+        scopes = tuple(use.scope for use in mine)
+        log = logs[name]
+        polled = log.ask("daily", partial(_daily, log, scopes, now_ns))
+        for use, by_day in zip(mine, polled.value or (), strict=False):
+            monthly = use.scope.period_kind == "month"
+            end_ns = month_window(use.scope.period).end_ns if monthly else None
+            found[use] = burn_down(
+                by_day, limit=use.limit, spent=use.spent, held=use.held, now_ns=now_ns,
+                end_ns=end_ns,
+            )  # fmt: skip
+    return found
+
+
+def _daily(log: PolledLog, scopes: Sequence[Scope], now_ns: int) -> list[dict[int, int]]:
+    """Return what was captured in each scope on each of the last days, by UTC day."""
+    today_ns = now_ns // DAY_NS * DAY_NS
+    days = [today_ns - back * DAY_NS for back in range(PAST_DAYS, -1, -1)]
+
+    def read(books: Books) -> list[dict[int, int]]:
+        found = []
+        for scope in scopes:
+            texts = {day: utc_text(day)[:10] for day in days}
+            inside = {d: t for d, t in texts.items() if t.startswith(scope.period)}
+            amounts = {d: books.captured(scope._replace(period=t)) for d, t in inside.items()}
+            found.append({day: micros for day, micros in amounts.items() if micros})
+        return found
+
+    return log.open().log.look(read)
 
 
 # What the page shows of one log
@@ -169,7 +221,8 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
     logs = spend_logs(books)
     if not logs:
         return _nothing()
-    name = ask.one_of("log", logs, next(iter(logs)))
+    paths = {str(log.name): name for name, log in logs.items()}
+    name = paths.get(ask.get("log")) or ask.one_of("log", logs, next(iter(logs)))
     log = logs[name]
     balances, whole = log.ask("balances", partial(_read_balances, log)), _whole(log, books)
     found = balances.value or LogBalances()
@@ -178,21 +231,23 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
     lines = whole.value.lines if whole.value else ()
     verification = whole.value.verification if whole.value else None
     journal = [_journal_row(number, line, books) for number, line in enumerate(lines, 1)]
+    uses = [use_of_standing(name, each) for each in found.standings]
     parts = [
+        *alarm(uses, books.people),
         _choice(ask, list(logs), name),
         html.section("Spend log", blocks_html(_about(log, whole, books))),
-        *ceiling_parts([(name, each) for each in found.standings], books.people),
+        *limit_parts(uses, books.people, burn_downs_of_logs(books, uses)),
         _holds(found.holds, books),
         html.section(
             "Journal",
             html.table(_HEADINGS, journal[::-1][:_JOURNAL], caption="Journal"),
             html.note(f"Newest first, {_JOURNAL} at most; the CSV has all {len(journal):,} lines."),
         ),
-        *findings_list([*findings, *_problems(verification)], books.people),
+        *_findings([*findings, *_problems(verification)], books),
     ]
     columns = ("line", "time", "what", "operation", "estimated", "actual", "currency", "hold")
     return Page(
-        title="Guard", tab="Guard", parts=parts, columns=columns,
+        title="Guard", tab="Guard", parts=parts, columns=columns, alarms=len(exceeded(uses)),
         rows=[_csv_row(number, line, books) for number, line in enumerate(lines, 1)],
         document={
             "log": log.shown, "unit": _unit_of(found.standings),
@@ -201,6 +256,10 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
             "findings": findings,
         },
     )  # fmt: skip
+
+
+def _findings(findings: Sequence[Finding], books: BookReader) -> list[str]:
+    return findings_list(findings, books.people, books.places_of(findings))
 
 
 def _unit_of(standings: Sequence[ScopeStanding]) -> str | None:
@@ -243,31 +302,6 @@ def _about(log: PolledLog, whole: Polled[WholeLog], books: BookReader) -> list[F
     return figures
 
 
-def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]], people: People) -> list[str]:
-    """Return ceilings as a section; empty without any."""
-    if not standings:
-        return []
-    rows = [[log, *_standing_cells(each, people)] for log, each in standings]
-    headings = ["log", "scope", "share used", "spent", "held", "remaining", "limit"]
-    if len({log for log, _ in standings}) == 1:
-        rows, headings = [row[1:] for row in rows], headings[1:]
-    return [html.section("Ceilings", html.table(headings, rows, caption="Ceilings"))]
-
-
-def _standing_cells(each: ScopeStanding, people: People) -> list[object]:
-    scope, used = each.scope, each.captured + each.held
-    if scope.of == "user":
-        scope = scope._replace(name=people.name(scope.name))
-    name = f"{scope}{'' if each.refuses else ' (warns)'}"
-    part = Cell(text="closed" if not used else "over")
-    if each.limit:
-        share = used.micros / each.limit.micros
-        part = Cell(text=f"{share:.0%}", value=share, share=share)
-    amounts = (each.captured, each.held, each.remaining, each.limit)
-    shown = [f"{amount}/h" for amount in amounts] if scope.period == HOUR else amounts
-    return [name, part, *shown]
-
-
 def _holds(holds: Sequence[Hold], books: BookReader) -> str:
     if not holds:
         return html.section("Open holds", html.empty("No hold is open."))
@@ -276,21 +310,22 @@ def _holds(holds: Sequence[Hold], books: BookReader) -> str:
         rental = hold.rental
         rows.append(
             [
-                hold.id, hold.op_label, hold.lab, books.people.name(hold.user), hold.amount,
-                str(hold.ts)[:16].replace("T", " "),
-                hold.doubt or hold.state or "open", hold.resource,
+                Cell(text=hold.op_label, is_long=True), hold.amount,
+                Cell(text=hold.doubt or hold.state or "open", is_long=True),
+                hold.lab, books.people.name(hold.user), hold.id,
+                str(hold.ts)[:16].replace("T", " "), hold.resource,
                 "" if rental is None else rental.deadline[:16].replace("T", " "),
                 books.people.text(hold.watcher or hold.by),
             ]
         )  # fmt: skip
     headings = (
-        "hold", "operation", "lab", "user", "held", "since (UTC)", "state", "machine", "ends at",
+        "operation", "held", "state", "lab", "user", "hold", "since (UTC)", "machine", "ends at",
         "by",
     )  # fmt: skip
     return html.section("Open holds", html.table(headings, rows, caption="Open holds"))
 
 
-_HEADINGS: Final = ("line", "time (UTC)", "what", "operation", "estimated", "actual", "hold")
+_HEADINGS: Final = ("line", "what", "actual", "estimated", "operation", "time (UTC)", "hold")
 
 
 def _journal_row(number: int, line: AnyLine, books: BookReader) -> list[object]:
@@ -298,9 +333,9 @@ def _journal_row(number: int, line: AnyLine, books: BookReader) -> list[object]:
         return None if value is None else unit_of(line.currency).money(micros_of(value))
 
     return [
-        number, str(line.ts)[:19].replace("T", " "), chip(line_kind(line)),
-        books.people.text(line.op_label), money(line.estimated), money(line.actual),
-        getattr(line, "hold", ""),
+        number, chip(line_kind(line)), money(line.actual), money(line.estimated),
+        Cell(text=books.people.text(line.op_label), is_long=True),
+        str(line.ts)[:19].replace("T", " "), getattr(line, "hold", ""),
     ]  # fmt: skip
 
 

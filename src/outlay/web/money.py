@@ -1,219 +1,337 @@
-"""The money page: a month's spending by owner, ceilings, waste by phase, and forecasts."""
+"""The money page: a month by day and owner, waste, ceilings and how they are used up, forecasts."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
-from outlay.bills.bill_book import BillBook
-from outlay.bills.bill_correction import read_corrections
-from outlay.bills.reconciliation import ConfirmedMonth
 from outlay.clock import utc_datetime, utc_text
-from outlay.cost.allocation import UNTAGGED
-from outlay.cost.charges import month_window
+from outlay.cost.burn_down import BurnDown, burn_down
+from outlay.cost.daily_cost import (
+    DAY_NS,
+    CostChange,
+    change_text,
+    changes,
+    cost_by_day,
+    month_before,
+    month_of,
+    units_by_use,
+)
 from outlay.cost.forecast import forecast_runs
 from outlay.cost.machines.owned_machines import cost_of_machine
 from outlay.cost.month_forecast import forecast_month
-from outlay.cost.spending import TEAM, Spending, SpendItem, Subtotal, energy_in, owner_by
-from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.cost.spending import Spending, Subtotal, energy_in, subtotal
 from outlay.escaping import html_text
-from outlay.export.spend_logs import with_teams
 from outlay.goodput import phases as ph
-from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Window
 from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.scopes import WHOLE
 from outlay.report import html
-from outlay.report.bill_document import confirmed_figure, confirmed_json
+from outlay.report.bill_document import confirmed_json, share_text
 from outlay.report.digest import IN_NO_RUN, is_in_no_run, late_blocks, month_blocks, spent_parts
-from outlay.report.document import Block, Figure, blocks_html
+from outlay.report.document import Block, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
-from outlay.runs.spending_reader import (
-    SpendingReading,
-    owned_machines,
-    read_reconciliation,
-    read_spending,
-    refresh_books,
-    stamp_of_books,
-)
+from outlay.runs.limits import LimitUse, exceeded, over_limit
+from outlay.runs.spending_reader import SpendingReading, owned_machines, stamp_of_books
+from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 from outlay.units.money import sum_by_unit
-from outlay.units.shown import counted, money_of, money_text, range_text
+from outlay.units.shown import counted, decimals_of, money_of, money_text, range_text
 from outlay.web.book_reader import BookReader
-from outlay.web.guard import ceiling_parts, log_stamps, spend_logs, standings_of_logs
-from outlay.web.page import Page, PageQuery, columns_of, findings_list
+from outlay.web.guard import burn_downs_of_logs, limits_now, log_stamps, standings_of_logs
+from outlay.web.page import (
+    Page,
+    PageQuery,
+    Tile,
+    chip,
+    columns_of,
+    findings_list,
+    run_href,
+    tiles,
+)
+from outlay.web.spending.drawings import MOST_OWNERS, DayStack, draw_days, legend
+from outlay.web.spending.limit_rows import alarm, limit_parts
+from outlay.web.spending.month_reader import (
+    BY,
+    MonthSpending,
+    bill_stamp,
+    owner_function,
+    owner_name,
+    read_bills,
+    read_month,
+    read_views,
+    stamp_of_spending,
+)
+from outlay.web.spending.spent import MOST_LOGS, costliest, money_cell, owner_key, spent_href
 
-BY: Final = ("user", "model", "project", "team")
 _MOST_TAGS: Final = 20
 _READ_AT_ONCE: Final = 25
-_READ: Final = 100
-"""The most logs that are read for what was wasted: those of the month's costliest runs."""
+_MOST_WASTEFUL: Final = 10
 
 
 def money_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return the page's stamp."""
     del ask
     books.refresh()
-    return (books.stamp([]), log_stamps(books), _bill_stamp(books), stamp_of_books())
-
-
-def _bill_stamp(books: BookReader) -> object:
-    return [each.sha256 for each in BillBook(books.store).files()], len(read_corrections())
-
-
-def _bills(
-    month: str, reading: SpendingReading, books: BookReader, findings: list[Finding]
-) -> list[ConfirmedMonth]:
-    """Return what the month's bills confirm; cached, as a bill may be large."""
-    key = ("bills", month, books.stamp([]), log_stamps(books), str(_bill_stamp(books)))
-
-    def read() -> tuple[list[ConfirmedMonth], list[Finding]]:
-        damage: list[Finding] = []
-        found = read_reconciliation(books.store, reading.spending, month, damage)
-        return [each.confirmed for each in found], damage
-
-    found, damage = books.cache.get(key, read)
-    findings += damage
-    return found
+    return (books.stamp([]), log_stamps(books), bill_stamp(books), stamp_of_books())
 
 
 def money_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the spending of a month."""
-    month, by = _month(ask, books), _by(ask)
-    reading, findings = _read(books)
-    window = month_window(month)
-    spending = reading.spending.within(window.start_ns, window.end_ns)
-    if by in TEAM:
-        spending, unknown = with_teams(spending, spend_logs(books).values())
-        findings += unknown
-    owners = spending.by(_owner_of(by))
+    found = read_month(ask, books)
+    findings = list(found.findings)
     standings, doubts = standings_of_logs(books)
-    findings += [*reading.spending.findings, *spending.unpriced_finding(), *doubts]
-    bills = _bills(month, reading, books, findings)
-    groups = [_group(unit, owners, by, month, books) for unit in spending.units()]
+    findings += [*found.every.findings, *found.spending.unpriced_finding(), *doubts]
+    bills = read_bills(found, books, findings)
+    uses = limits_now(books, standings)
+    findings = [*over_limit(uses), *findings]
+    units = units_by_use(found.spending)
+    stamp = stamp_of_spending(books)
+    owners = found.spending.by(owner_function(found.by))
+    before = month_before(found.window, books.now_ns)
+    by_owner = changes(_near(found), found.window, before, owner_function(found.by))
+    confirmed = [(Unit(each.currency), each.confirmed) for each in bills]
     parts = [
-        _choices(month, by, spending),
+        *alarm(uses, books.people),
+        _choices(found),
         html.section(
-            f"{month} (UTC)",
-            blocks_html([*_lead(spending, standings), *map(confirmed_figure, bills)]),
-            _month_end(month, reading, books),
-            blocks_html(_energy(reading, window)),
+            f"{found.month} (UTC)",
+            tiles(_lead(found, units, standings, before)),
+            tiles(
+                Tile(
+                    label=f"confirmed by bills, {each.month}",
+                    text=f"{money_text(each.confirmed)} ({share_text(each)})",
+                    href=spent_href(found, unit, bills="1"),
+                )
+                for unit, each in confirmed
+            ) if confirmed else "",
+            books.cache.get(("month end", stamp, found.month), lambda: _month_end(found, books)),
+            books.cache.get(
+                ("energy", stamp, found.month), lambda: blocks_html(_energy(found))
+            ),
         ),
+        *(_days(unit, found, books) for unit in units[:1]),
+        *([f'<div class="two">{"".join(_days(unit, found, books) for unit in units[1:])}</div>']
+          if len(units) > 1 else []),
         columns_of(
             [
-                *(groups or [_nothing(month)]),
-                *_machines(window, reading, books),
-                *_booked_late(spending),
-                *_wasted(ask, spending, window, books),
-                *_next_runs(reading),
+                *(_group(unit, owners, by_owner, found, books) for unit in units),
+                *([] if units else [_nothing(found.month)]),
+                *_machines(found, books),
+                *_booked_late(found.spending),
+                *_wasted(ask, found, units, books),
+                *books.cache.get(("next runs", stamp), lambda: _next_runs(found.reading)),
             ]
         ),
-        *ceiling_parts(standings, books.people),
-        *findings_list(findings, books.people),
-    ]
+        *_wasteful(found, units),
+        *limit_parts(uses, books.people, _burn_downs(uses, found, books)),
+        *findings_list(findings, books.people, books.places_of(findings)),
+    ]  # fmt: skip
     rows = [
-        _row(owner, total, by, books) | {"month": month} for (owner, _), total in owners.items()
+        _row(owner, total, found.by, books) | {"month": found.month}
+        for (owner, _), total in owners.items()
     ]
     columns = (
         "month", "by", "owner", "kind", "runs", "gpu_hours", "cost", "assumed", "currency",
     )  # fmt: skip
     return Page(
         title="Money", tab="Money", parts=parts, columns=columns, rows=rows,
+        alarms=len(exceeded(uses)),
         document={
-            "month": month, "by": by, "rows": rows, "bills": list(map(confirmed_json, bills)),
-            "findings": findings,
+            "month": found.month, "by": found.by, "rows": rows,
+            "days": [row for unit in units for row in _day_rows(unit, found, books)],
+            "bills": [confirmed_json(each) for _, each in confirmed], "findings": findings,
         },
     )  # fmt: skip
 
 
-def _read(books: BookReader) -> tuple[SpendingReading, list[Finding]]:
-    """Return all spending; cached until a run is registered or a spend log changes."""
-    books.refresh()
-    stamps = (books.stamp([]), log_stamps(books), len(read_corrections()), stamp_of_books())
-    key = ("spending", *stamps)
-
-    def read() -> tuple[SpendingReading, list[Finding]]:
-        refreshed = refresh_books(books.store, books.now_ns)
-        return read_spending(books.store, books.now_ns), refreshed
-
-    reading, findings = books.cache.get(key, read)
-    return reading, list(findings)
+def _near(found: MonthSpending) -> Spending:
+    """Return the spending of the month and of the one before."""
+    first = month_of(found.window.start_ns - 1)
+    return found.every.within(first.start_ns, found.window.end_ns)
 
 
-def _month(ask: PageQuery, books: BookReader) -> str:
-    here = utc_datetime(books.now_ns).strftime("%Y-%m")
-    try:
-        month_window(ask.get("month", here))
-    except InvalidValue:
-        return here
-    return ask.get("month", here)
+# Headline figures
 
 
-def _by(ask: PageQuery) -> str:
-    chosen = ask.get("by", "user")
-    try:
-        owner_by(chosen)
-    except InvalidValue:
-        return "user"
-    return chosen
+def _lead(
+    found: MonthSpending,
+    units: Sequence[Unit],
+    standings: Sequence[tuple[str, ScopeStanding]],
+    before: Window,
+) -> list[Tile]:
+    """Return what was spent against the month before, what of it in no run, and what is held.
+
+    The first currency is the one with the most runs.
+    """
+    earlier = changes(_near(found), found.window, before)
+    tiles_found = []
+    for unit in units:
+        total = subtotal(found.spending.of_unit(unit)).cost
+        change = earlier.get(("", unit), CostChange(spent=total, before=unit.money(0)))
+        tiles_found.append(
+            Tile(
+                label=f"spent, {unit}", text=money_text(total), href=spent_href(found, unit),
+                title=str(total), note=change_text(change, before),
+                note_href=_before_href(found, unit, before) if change.before else "",
+            )
+        )  # fmt: skip
+    for unit in units:
+        outside = [each for each in found.spending.of_unit(unit) if is_in_no_run(each)]
+        if outside:
+            total = subtotal(outside).cost
+            href = spent_href(found, unit, outside="1")
+            tiles_found.append(Tile(label=IN_NO_RUN, text=money_text(total), href=href))
+    held = (each.held for _, each in standings if each.scope == WHOLE)
+    tiles_found += (
+        Tile(label="held now", text=money_text(money), href="/guard")
+        for money in sum_by_unit(held)
+        if money
+    )
+    return tiles_found or [Tile(label="spent", text="nothing")]
 
 
-def _owner_of(by: str) -> Callable[[SpendItem], str]:
-    """Return who pays; the cost of machines without a run is listed apart."""
-    owner = owner_by(by)
+def _before_href(found: MonthSpending, unit: Unit, before: Window) -> str:
+    """Return the address of what is behind the amount of the month before."""
+    month = utc_datetime(before.start_ns).strftime("%Y-%m")
+    chosen = {"month": month, "unit": str(unit), "until": utc_text(before.end_ns).replace(" ", "T")}
+    return f"/spent?{urlencode({'by': found.by} | chosen)}"
 
-    def found(spend: SpendItem) -> str:
-        if not is_in_no_run(spend):
-            return owner(spend)
-        return IN_NO_RUN if by == "model" else f"{owner(spend)} {IN_NO_RUN}".strip()
 
-    return found
+# By day
+
+
+def _stacks(unit: Unit, found: MonthSpending, books: BookReader) -> list[DayStack]:
+    """Return the largest owners' cost by day, and the rest as one."""
+    by_day = cost_by_day(found.spending.of_unit(unit), owner_function(found.by))
+    order = sorted(by_day, key=found.owners(unit).index)
+    count = len(order) if len(order) <= MOST_OWNERS + 1 else MOST_OWNERS
+    stacks = [
+        DayStack(
+            label=owner_name(owner, found.by, books), by_day=by_day[owner],
+            look=look if look < MOST_OWNERS else None,
+            href=spent_href(found, unit, owner=owner_key(owner, found.by, books)),
+        )
+        for look, owner in enumerate(order[:count])
+    ]  # fmt: skip
+    if rest := order[count:]:
+        days: dict[int, int] = defaultdict(int)
+        for owner in rest:
+            for day, micros in by_day[owner].items():
+                days[day] += micros
+        href = spent_href(found, unit, beyond=str(count))
+        label = f"{len(rest)} more"
+        stacks.append(DayStack(label=label, by_day=days, look=None, href=href))
+    return stacks
+
+
+def _days(unit: Unit, found: MonthSpending, books: BookReader) -> str:
+    """Return the cost per day in one unit, as columns and as a table."""
+    stacks = _stacks(unit, found, books)
+    days = _days_shown(found.window, books.now_ns)
+    title = f"{unit.kind.capitalize()} per day, {unit.currency}, by {found.by}"
+
+    def href(stack: DayStack, day_ns: int) -> str:
+        return f"{stack.href}&day={_day(day_ns)}"
+
+    sums = [(day, sum(each.by_day.get(day, 0) for each in stacks)) for day in days]
+    decimals = decimals_of(unit.money(micros) for _, micros in sums)
+    rows = [
+        [
+            _day(day),
+            money_cell(unit.money(micros), spent_href(found, unit, day=_day(day)), decimals),
+        ]
+        + [
+            money_cell(unit.money(each.by_day.get(day, 0)), href(each, day), decimals)
+            for each in stacks
+        ]
+        for day, micros in sums
+        if micros
+    ]
+    headings = ["day (UTC)", "all", *(each.label for each in stacks)]
+    table = html.table(headings, rows, caption=title)
+    return (
+        f"<section><h2>{html_text(title)}</h2>{draw_days(stacks, days, unit, href, title)}"
+        f"{legend(stacks, unit)}<details><summary>Days as a table</summary>{table}</details>"
+        "</section>"
+    )
+
+
+def _days_shown(month: Window, now_ns: int) -> list[int]:
+    """Return the days of a month up to today."""
+    end_ns = min(month.end_ns, max(now_ns, month.start_ns) + 1)
+    return list(range(month.start_ns, end_ns, DAY_NS))
+
+
+def _day(day_ns: int) -> str:
+    return utc_datetime(day_ns).strftime("%Y-%m-%d")
+
+
+def _day_rows(unit: Unit, found: MonthSpending, books: BookReader) -> list[dict[str, object]]:
+    by_day = cost_by_day(found.spending.of_unit(unit), owner_function(found.by))
+    return [
+        {"day": _day(day), "owner": owner_name(owner, found.by, books), "kind": unit.kind,
+         "cost": unit.money(micros)}
+        for owner, days in by_day.items()
+        for day, micros in sorted(days.items())
+    ]  # fmt: skip
+
+
+# By owner
 
 
 def _group(
     unit: Unit,
-    owners: dict[tuple[str, Unit], Subtotal],
-    by: str,
-    month: str,
+    owners: Mapping[tuple[str, Unit], Subtotal],
+    by_owner: Mapping[tuple[str, Unit], CostChange],
+    found: MonthSpending,
     books: BookReader,
 ) -> str:
     """Return a table of owners in one unit, with the total."""
-    found = [(owner, total) for (owner, of), total in owners.items() if of == unit]
-    whole = sum((total.cost for _, total in found), start=unit.money(0))
-    assumed = sum((total.assumed for _, total in found), start=unit.money(0))
-    rows: list[list[object]] = [
+    its = [(owner, total) for (owner, of), total in owners.items() if of == unit]
+    whole = sum((total.cost for _, total in its), start=unit.money(0))
+    assumed = sum((total.assumed for _, total in its), start=unit.money(0))
+    decimals = decimals_of([whole])
+    rows: list[list[object]] = []
+    for owner, total in its:
+        href = spent_href(found, unit, owner=owner_key(owner, found.by, books))
+        change = by_owner.get((owner, unit))
+        rows.append(
+            [
+                Cell(text=owner_name(owner, found.by, books), href=href, is_long=True),
+                money_cell(total.cost, href, decimals), "" if change is None else change.text,
+                _share(total.cost, whole), _runs_of(owner, total.runs, found, books),
+                _hours(total.gpu_us), total.assumed,
+            ]
+        )  # fmt: skip
+    gpu_us = sum(total.gpu_us for _, total in its)
+    runs = sum(total.runs for _, total in its)
+    rows.append(
         [
-            _owner(owner, by, books), _share(total.cost, whole),
-            _runs_of(owner, total.runs, by, month, books), _hours(total.gpu_us), total.cost,
-            total.assumed,
+            "total", money_cell(whole, spent_href(found, unit), decimals), "",
+            _share(whole, whole), runs, _hours(gpu_us), assumed,
         ]
-        for owner, total in found
-    ]  # fmt: skip
-    gpu_us = sum(total.gpu_us for _, total in found)
-    runs = sum(total.runs for _, total in found)
-    rows.append(["total", _share(whole, whole), runs, _hours(gpu_us), whole, assumed])
-    headings = [by, "share", "runs", "GPU-hours", "cost", "assumed"]
+    )  # fmt: skip
+    headings = [found.by, "cost", "change", "share", "runs", "GPU-hours", "assumed"]
     if not assumed:
         headings, rows = headings[:-1], [row[:-1] for row in rows]
-    table = html.table(headings, rows, total=len(found), caption=f"{unit} by {by}")
-    return html.section(f"{unit.kind.capitalize()}, {unit.currency}", table)
+    table = html.table(headings, rows, total=len(its), caption=f"{unit} by {found.by}")
+    title = f"{unit.kind.capitalize()}, {unit.currency}"
+    return f'<section class="fit"><h2>{html_text(title)}</h2>{table}</section>'
 
 
-def _runs_of(owner: str, count: int, by: str, month: str, books: BookReader) -> object:
+def _runs_of(owner: str, count: int, found: MonthSpending, books: BookReader) -> object:
     """Return how many runs an amount is of, with a link to the list of them, costliest first."""
     if not owner or owner.endswith(IN_NO_RUN):
         return count
-    name = by.removeprefix("tag:")
+    name = found.by.removeprefix("tag:")
     of = {"user": books.people.name(owner), "model": owner}.get(name)
     filtered = {name: of} if of is not None else {"tag": f"{name}={owner}"}
-    window = month_window(month)
-    filtered |= {"since": utc_text(window.start_ns)[:10], "until": utc_text(window.end_ns)[:10]}
+    filtered |= {"since": _day(found.window.start_ns), "until": _day(found.window.end_ns)}
     href = f"/runs?{urlencode(filtered | {'sort': '-cost_micros'})}"
     return Cell(text=f"{count:,}", value=count, is_number=True, href=href)
 
@@ -223,15 +341,10 @@ def _hours(gpu_us: int) -> Cell:
     return Cell(text=f"{hours:,.2f}", value=hours, is_number=True)
 
 
-def _owner(name: str, by: str, books: BookReader) -> str:
-    person = name.removesuffix(IN_NO_RUN).strip() if by == "user" else ""
-    return name.replace(person, books.people.name(person)) if person else name or UNTAGGED
-
-
 def _row(owner: str, total: Subtotal, by: str, books: BookReader) -> dict[str, object]:
     return {
-        "by": by, "owner": _owner(owner, by, books), "kind": total.cost.kind, "runs": total.runs,
-        "gpu_hours": total.gpu_us / 3.6e9, "cost": total.cost.amount,
+        "by": by, "owner": owner_name(owner, by, books), "kind": total.cost.kind,
+        "runs": total.runs, "gpu_hours": total.gpu_us / 3.6e9, "cost": total.cost.amount,
         "assumed": total.assumed.amount, "currency": total.cost.currency,
     }  # fmt: skip
 
@@ -241,34 +354,20 @@ def _share(part: Money, whole: Money) -> Cell:
     return Cell(text=f"{share:.1%}", value=share, share=share)
 
 
-def _choices(month: str, by: str, spending: Spending) -> str:
+def _choices(found: MonthSpending) -> str:
     """Return the form: the month, and the owner: user, model, or the value of a tag."""
-    names = dict.fromkeys(tag for spend in spending.spends for tag in spend.tags)
+    names = dict.fromkeys(tag for spend in found.spending.spends for tag in spend.tags)
     tags = [f"tag:{tag}" for tag in names if tag not in BY][:_MOST_TAGS]
     options = "".join(
-        f'<option value="{html_text(each)}"{" selected" if each == by else ""}>'
+        f'<option value="{html_text(each)}"{" selected" if each == found.by else ""}>'
         f"{html_text(each)}</option>"
-        for each in dict.fromkeys((*BY, *tags, by))
+        for each in dict.fromkeys((*BY, *tags, found.by))
     )
     return (
         '<form class="filters" action="/money" data-apply><label>Month (UTC)'
-        f'<input type="month" name="month" value="{month}"></label>'
+        f'<input type="month" name="month" value="{found.month}"></label>'
         f'<label>By<select name="by">{options}</select></label><button>Show</button></form>'
     )
-
-
-def _lead(spending: Spending, standings: Sequence[tuple[str, ScopeStanding]]) -> list[Figure]:
-    """Return what was spent, what of it on machines without a run, and what is held."""
-    outside = replace(spending, spends=tuple(filter(is_in_no_run, spending.spends)))
-    found = [
-        Figure(label, total.cost, money_text(total.cost), leads=True)
-        for label, part in (("spent", spending), (IN_NO_RUN, outside))
-        for total in part.totals().values()
-    ]
-    held = (each.held for _, each in standings if each.scope == WHOLE)
-    for money in sum_by_unit(held):
-        found.append(Figure("held now", money, money_text(money), leads=True))
-    return found or [Figure("spent", 0, "nothing", leads=True)]
 
 
 def _nothing(month: str) -> str:
@@ -277,32 +376,59 @@ def _nothing(month: str) -> str:
     return html.section("Nothing yet", html.empty(said, command))
 
 
-def _month_end(month: str, reading: SpendingReading, books: BookReader) -> str:
+# Ceilings, forecasts, machines
+
+
+def _burn_downs(
+    uses: Sequence[LimitUse], found: MonthSpending, books: BookReader
+) -> dict[LimitUse, BurnDown]:
+    """Return how ceilings are used up, and the budgets of models, from what their runs spent."""
+    downs = burn_downs_of_logs(books, uses)
+    for use in uses:
+        if use.model:
+            its = [each for each in found.every.of_unit(use.limit.unit) if each.model == use.model]
+            by_day = cost_by_day(its, lambda _: "").get("", {})
+            downs[use] = burn_down(
+                by_day, limit=use.limit, spent=use.spent, held=use.held, now_ns=books.now_ns
+            )
+    return downs
+
+
+def _month_end(found: MonthSpending, books: BookReader) -> str:
     """Return the forecast of the digest if it is the present month."""
-    if month != utc_datetime(books.now_ns).strftime("%Y-%m"):
+    if found.month != utc_datetime(books.now_ns).strftime("%Y-%m"):
         return ""
-    found = forecast_month(reading.spending, books.now_ns, reading.running)
-    return blocks_html(month_blocks(found))
+    months = forecast_month(found.reading.spending, books.now_ns, found.reading.running)
+    order = [unit for unit in units_by_use(found.spending) if unit in months]
+    return blocks_html(
+        month_blocks({unit: months[unit] for unit in dict.fromkeys([*order, *months])})
+    )
 
 
-def _machines(month: Window, reading: SpendingReading, books: BookReader) -> list[str]:
+def _machines(found: MonthSpending, books: BookReader) -> list[str]:
     """Return what owned nodes cost in the month, in runs and in no run."""
     owned, _ = owned_machines()  # What cannot be read of them is a finding of the spending.
-    rows = [
-        [machine.host, each.cost, each.in_runs, each.in_no_run]
-        for machine in owned
-        for each in cost_of_machine(machine, reading.reports, books.now_ns)
-        if month.start_ns <= each.start_ns < month.end_ns
-    ]
+    month = found.window
+    rows = []
+    for machine in owned:
+        for each in cost_of_machine(machine, found.reading.reports, books.now_ns):
+            if month.start_ns <= each.start_ns < month.end_ns:
+                href = spent_href(found, each.in_no_run.unit, outside="1", machine=machine.host)
+                rest = Cell(
+                    text=money_text(each.in_no_run), value=each.in_no_run, href=href,
+                    title=str(each.in_no_run), is_number=True,
+                )  # fmt: skip
+                rows.append([machine.host, each.cost, each.in_runs, rest])
     if not rows:
         return []
     table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
     return [html.section("Owned machines", table)]
 
 
-def _energy(reading: SpendingReading, month: Window) -> list[Block]:
-    rows = {row.run_id: row for row in reading.reports}
-    used = energy_in(reading.spending.spends, rows, month.start_ns, month.end_ns)
+def _energy(found: MonthSpending) -> list[Block]:
+    rows = {row.run_id: row for row in found.reading.reports}
+    window = found.window
+    used = energy_in(found.reading.spending.spends, rows, window.start_ns, window.end_ns)
     return list(energy(used, "estimated"))
 
 
@@ -327,56 +453,89 @@ def _next_runs(reading: SpendingReading) -> list[str]:
             low, high = (money_of(end, unit) for end in (estimate.low, estimate.high))
             ends = f"{range_text(low, high)} {unit}"
         point = Money.parse(estimate.point, currency=unit.currency).as_kind(unit.kind)
-        rows.append([model, len(costs), amount(point, mark="estimated"), ends])
+        href = f"/runs?{urlencode({'model': model})}" if model else ""
+        named = Cell(text=model or "(no model)", href=href, is_long=True)
+        rows.append([named, amount(point, mark="estimated"), ends, len(costs)])
     if not rows:
         return []
-    headings = ("model", "runs so far", "the next run", "80 % interval")
+    headings = ("model", "the next run", "80 % interval", "runs so far")
     table = html.table(headings, rows[:_READ_AT_ONCE], caption="Forecast")
-    return [html.section("What the next run would cost", table)]
+    return [f'<section class="fit"><h2>What the next run would cost</h2>{table}</section>']
 
 
 # Waste
 
 
-def _wasted(ask: PageQuery, spending: Spending, month: Window, books: BookReader) -> list[str]:
-    """Return what runs cost in the month besides productive steps, by phase, from their logs."""
-    costliest = _costliest(spending.spends)
-    if not costliest:
+def _wasteful(found: MonthSpending, units: Sequence[Unit]) -> list[str]:
+    """Return the month's runs that wasted most, in each unit, as the store has them."""
+    counted_here = set(costliest(found))
+    parts = []
+    for unit in units:
+        its = [
+            row for row in found.reading.reports
+            if row.run_id in counted_here and row.wasted and row.paid.unit == unit
+        ]  # fmt: skip
+        its.sort(key=lambda row: (-_wasted_micros(row), row.run_id))
+        if its:
+            parts.append(_wasteful_table(unit, its))
+    if not parts:
         return []
-    if len(costliest) > _READ_AT_ONCE and not ask.get("wasted"):
+    note = html.note("Of each whole run, wherever it began: everything but steps that survive.")
+    return [f'<section class="fit"><h2>Runs by waste</h2>{"".join(parts)}{note}</section>']
+
+
+def _wasted_micros(row: RunRow) -> int:
+    return 0 if row.wasted is None else row.wasted.micros
+
+
+def _wasteful_table(unit: Unit, rows: Sequence[RunRow]) -> str:
+    decimals = decimals_of(unit.money(_wasted_micros(row)) for row in rows)
+    cells = [
+        [
+            Cell(text=row.name or row.run_id, href=run_href(row.run_id), is_long=True),
+            chip(row.status), money_cell(unit.money(_wasted_micros(row)), "", decimals),
+            row.paid, _share(unit.money(_wasted_micros(row)), row.paid), row.model,
+        ]
+        for row in rows[:_MOST_WASTEFUL]
+    ]  # fmt: skip
+    headings = ("run", "status", "wasted", "whole cost", "share of it", "model")
+    return html.table(headings, cells, caption=f"Runs by waste, {unit}")
+
+
+def _wasted(
+    ask: PageQuery, found: MonthSpending, units: Sequence[Unit], books: BookReader
+) -> list[str]:
+    """Return what runs cost in the month besides productive steps, by phase, from their logs."""
+    chosen = costliest(found)
+    if not chosen:
+        return []
+    if len(chosen) > _READ_AT_ONCE and not ask.get("wasted"):
         link = html_text(ask.address(wasted="1"))
-        said = f"Read the logs of the {min(len(costliest), _READ):,} costliest runs"
+        said = f"Read the logs of the {min(len(chosen), MOST_LOGS):,} costliest runs"
         return [html.section("Wasted, by phase", f'<p><a href="{link}">{said}</a></p>')]
-    views = dict(_views(costliest[:_READ], books))
+    views = dict(read_views(chosen[:MOST_LOGS], books))
     causes: dict[tuple[Unit, str], int] = defaultdict(int)
     whole: dict[Unit, int] = defaultdict(int)
-    read = [spend for spend in spending.spends if spend.run_id in views]
-    for part in spent_parts(read, views, month):
+    read = [spend for spend in found.spending.spends if spend.run_id in views]
+    for part in spent_parts(read, views, found.window):
         whole[part.unit] += part.micros
         if part.phase != ph.STEP:
             causes[part.unit, part.phase] += part.micros
-    largest = sorted(causes.items(), key=lambda item: (-whole[item[0][0]], -item[1]))
-    rows = [
-        [cause, _share(unit.money(micros), unit.money(whole[unit])), unit.money(micros)]
-        for (unit, cause), micros in largest
-    ]
-    if not rows:
+    tables = []
+    for unit in units:
+        its = sorted(((m, cause) for (of, cause), m in causes.items() if of == unit), reverse=True)
+        decimals = decimals_of(unit.money(micros) for micros, _ in its)
+        rows = [
+            [
+                cause,
+                _share(unit.money(micros), unit.money(whole[unit])),
+                money_cell(unit.money(micros), spent_href(found, unit, phase=cause), decimals),
+            ]
+            for micros, cause in its
+        ]
+        if rows:
+            tables.append(html.table(("phase", "share of cost", "cost"), rows, caption=f"{unit}"))
+    if not tables:
         return []
     note = f"From the logs of {counted(len(views), 'run')}: their cost in this month."
-    table = html.table(("phase", "share of cost", "cost"), rows, caption="Wasted")
-    return [html.section("Wasted, by phase", table, html.note(note))]
-
-
-def _costliest(spends: Sequence[SpendItem]) -> list[str]:
-    sums: dict[str, int] = defaultdict(int)
-    for spend in spends:
-        if spend.source == "ledger" and not is_in_no_run(spend):
-            sums[spend.run_id] += spend.cost.micros
-    return sorted(sums, key=lambda run_id: -sums[run_id])
-
-
-def _views(run_ids: Iterable[str], books: BookReader) -> Iterator[tuple[str, RunView]]:
-    """Yield the runs whose logs can be read, by id."""
-    for run_id in run_ids:
-        with suppress(OutlayError, OSError):
-            yield run_id, books.runs.reading(books.row(run_id).dir).view
+    return [html.section("Wasted, by phase", *tables, html.note(note))]

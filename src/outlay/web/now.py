@@ -11,20 +11,22 @@ from outlay.guard.balance import Books
 from outlay.guard.rental.watch import RentedHold, known_books, known_logs, living_rentals
 from outlay.report import html
 from outlay.report.compared_runs import figure_cell
-from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell
-from outlay.runs.collect import dead_runs, elsewhere_text, findings_in
+from outlay.runs.collect import DEAD_SHOWN_NS, dead_runs, elsewhere_text, findings_in
 from outlay.runs.figures import BY_NAME
 from outlay.runs.inventory.machines_now import MachinesNow, MachineView, read_machines_now
+from outlay.runs.limits import exceeded, over_limit
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
-from outlay.units.shown import money_text
+from outlay.units.shown import counted, money_text
 from outlay.web.book_reader import BookReader
-from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
-from outlay.web.page import Page, PageQuery, findings_list, run_href
+from outlay.web.guard import limits_now, log_stamps, standings_of_logs
+from outlay.web.page import Page, PageQuery, Tile, findings_list, run_href, tiles
+from outlay.web.spending.last_day import last_day_json, last_day_parts, read_last_day
+from outlay.web.spending.limit_rows import alarm, limit_parts
 
 
 def now_stamp(ask: PageQuery, books: BookReader) -> object:
@@ -42,27 +44,34 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     running = books.runs.running()
     elsewhere = books.runs.elsewhere
     figures = [*(reading.figures for reading in running), *elsewhere]
-    dead = list_runs(books.store, RunFilter(status="dead"), limit=_MOST_DEAD)
+    lately = RunFilter(status="dead", since_ns=books.now_ns - DEAD_SHOWN_NS)
+    dead = list_runs(books.store, lately, limit=_MOST_DEAD)
     rented, errors = _rented(books)
     now = read_machines_now(books.store, rented, figures, books.now_ns)
     places, burn = now.places, [each.per_hour for each in now.burn]
     today = books.spent_since(books.now_ns - books.now_ns % _DAY_NS)
     standings, doubts = standings_of_logs(books)
+    uses = limits_now(books, standings)
+    hours = read_last_day(books, now, running)
     found = [
-        *errors, *now.findings, *doubts, *books.runs.findings, *findings_in([*figures, *dead]),
-        *dead_runs(dead), *_lately(books),
+        *over_limit(uses), *errors, *now.findings, *doubts, *books.runs.findings,
+        *findings_in([*figures, *dead]), *dead_runs(dead), *_lately(books),
     ]  # fmt: skip
     findings = sorted(dict.fromkeys(found), key=lambda each: each.severity != "error")
+    over = exceeded(uses)
     parts = [
-        f"<section>{blocks_html(_lead((burn, today), len(figures), now, findings))}</section>",
+        *alarm(uses, books.people),
+        f"<section>{tiles(_lead((burn, today), len(figures), now, findings, len(over)))}</section>",
+        *(findings_list(findings, books.people, books.places_of(findings)) if over else ()),
         _machines(now, books),
         _runs(running, elsewhere, books),
-        *findings_list(findings, books.people),
-        *ceiling_parts(standings, books.people),
+        *last_day_parts(hours, books.now_ns, books),
+        *(() if over else findings_list(findings, books.people, books.places_of(findings))),
+        *limit_parts(uses, books.people),
     ]
     rows = [_csv_row(each, books) for each in figures]
     return Page(
-        title="Now", tab="Now", parts=parts, columns=_COLUMNS, rows=rows,
+        title="Now", tab="Now", parts=parts, columns=_COLUMNS, rows=rows, alarms=len(over),
         document={
             "machines": [
                 msgspec.to_builtins(each) | {"price_kind": (each.rate or Rate).kind}
@@ -70,6 +79,8 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
             ], "running": figures, "burn": now.document(),
             "burn_per_hour": _by_kind(burn), "today": _by_kind(today), "findings": findings,
             "standings": [standing for _, standing in standings],
+            "over_limit": [use.finding for use in over],
+            "last_hours": last_day_json(hours, books.now_ns),
         },
     )  # fmt: skip
 
@@ -105,20 +116,26 @@ def _lead(
     running: int,
     now: MachinesNow,
     findings: Sequence[Finding],
-) -> list[Figure]:
+    over: int,
+) -> list[Tile]:
     places = now.places
     empty = sum(not place.runs for place in places)
     nobodys = len(now.unclaimed)
     wrong = sum(each.severity == "error" for each in findings)
     burn, today = (", ".join(map(money_text, each)) or "nothing" for each in spent)
+    found = [
+        Tile(label="burn per hour", text=burn, href="#machines"),
+        Tile(label="spent by runs today (UTC)", text=today, href="/money"),
+        Tile(label="running", text=f"{running}", href="/runs?status=running"),
+        Tile(label="machines", text=f"{len(places)}", href="#machines"),
+        Tile(label="machines without a run", text=f"{empty}", href="#machines"),
+    ]
+    if nobodys:
+        found.append(Tile(label="claimed by nobody", text=f"{nobodys}", is_bad=True))
+    note = f"{counted(over, 'limit')} exceeded" if over else ""
     return [
-        Figure("burn per hour", spent[0], burn, leads=True),
-        Figure("spent by runs today (UTC)", spent[1], today, leads=True),
-        Figure("running", running, f"{running}", leads=True),
-        Figure("machines", len(places), f"{len(places)}", leads=True),
-        Figure("machines without a run", empty, f"{empty}", leads=True),
-        *([Figure("claimed by nobody", nobodys, f"{nobodys}", leads=True)] if nobodys else []),
-        Figure("errors", wrong, f"{wrong}", leads=True),
+        *found,
+        Tile(label="errors", text=f"{wrong}", note=note, is_bad=wrong > 0, href="#wrong"),
     ]
 
 
@@ -153,7 +170,8 @@ def _machines(now: MachinesNow, books: BookReader) -> str:
         "claimed for",
     )  # fmt: skip
     line = html.note(books.people.text(f"Burning now: {now.text}."))
-    return html.section("Machines", line, html.table(headings, rows, caption="Machines"))
+    table = html.table(headings, rows, caption="Machines")
+    return f'<section id="machines"><h2>Machines</h2>{line}{table}</section>'
 
 
 def _inside(place: MachineView) -> Cell:

@@ -12,6 +12,7 @@ from outlay.errors import Finding
 from outlay.escaping import html_text
 from outlay.report import html
 from outlay.report.html import Cell
+from outlay.units.shown import counted
 
 VIEWS: Final = {
     "/": "Now", "/money": "Money", "/runs": "Runs", "/sweeps": "Sweeps", "/guard": "Guard",
@@ -80,6 +81,7 @@ class Page:
         crumbs: Breadcrumbs, HTML.
         points: Where its charts get further points when they are zoomed, without form; "" if they
             have all of theirs, and None if no chart can be zoomed.
+        alarms: How many limits are exceeded, which the title of the window counts.
     """
 
     title: str
@@ -92,6 +94,7 @@ class Page:
     crumbs: str = ""
     tab: str = ""
     points: str | None = None
+    alarms: int = 0
 
 
 def inside(page: Page) -> str:
@@ -102,11 +105,12 @@ def inside(page: Page) -> str:
 def frame(page: Page, ask: PageQuery, user: str = "") -> str:
     """Return a whole page, with the name of the user who looks at it if that is known."""
     links = "".join(_link(path, name, page.tab) for path, name in VIEWS.items())
+    alarms = f"({page.alarms}) " if page.alarms else ""
     live = f' hx-sse:connect="/events{html_text(ask.address())}" hx-swap="innerMorph"'
     points = f' data-points="{html_text(page.points)}"' if page.points else ""
     charts = "" if page.points is None else _CHARTS
     return (
-        f"{html.HEAD}<title>{html_text(page.title)} · outlay</title>"
+        f"{html.HEAD}<title>{alarms}{html_text(page.title)} · outlay</title>"
         f"<meta name=\"htmx-config\" content='{_CONFIG}'>"
         f'<link rel="stylesheet" href="/assets/style.css"><link rel="icon" href="data:,">'
         f'<script src="/assets/live.js" defer></script>{charts}</head>'
@@ -145,24 +149,88 @@ def run_href(run_id: str) -> str:
     return f"/run/{quote(run_id, safe='')}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """A headline figure that leads somewhere.
+
+    Attributes:
+        note: A line below it; ``note_href`` is where it leads.
+    """
+
+    label: str
+    text: str
+    href: str = ""
+    title: str = ""
+    note: str = ""
+    note_href: str = ""
+    is_bad: bool = False
+
+
+def tiles(found: Iterable[Tile]) -> str:
+    """Return headline figures."""
+    return f'<dl class="figures">{"".join(map(_tile, found))}</dl>'
+
+
+def _tile(tile: Tile) -> str:
+    kind = "lead bad-news" if tile.is_bad else "lead"
+    title = f' title="{html_text(tile.title)}"' if tile.title else ""
+    below = f'<dd class="below">{_linked(tile.note, tile.note_href)}</dd>' if tile.note else ""
+    return (
+        f'<div class="{kind}"><dt>{html_text(tile.label)}</dt>'
+        f"<dd{title}>{_linked(tile.text, tile.href)}</dd>{below}</div>"
+    )
+
+
+def _linked(text: str, href: str) -> str:
+    return f'<a href="{html_text(href)}">{html_text(text)}</a>' if href else html_text(text)
+
+
 def chip(status: str) -> Cell:
     """Return a status as a coloured cell."""
     return Cell(text=status, value=status, chip=status)
 
 
-def findings_list(findings: Sequence[Finding], people: People) -> list[str]:
-    """Return findings as a section; empty without any."""
+def findings_list(
+    findings: Sequence[Finding], people: People, hrefs: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return findings as a section; empty without any.
+
+    Args:
+        findings: The most important one first.
+        people: Hides names.
+        hrefs: Where each source leads, as ``book_reader.places_of`` finds it.
+    """
     if not findings:
         return []
     title, shown = "What is wrong", people.text
+    wrong = sum(each.severity == "error" for each in findings)
+    counts = [counted(wrong, "error")] if wrong else []
+    if warnings := len(findings) - wrong:
+        counts.append(counted(warnings, "warning"))
     rows = [
-        [chip(each.severity), shown(each.source), shown(each.message)]
+        [
+            chip(each.severity), _source(each.source, people, hrefs or {}),
+            Cell(text=shown(each.message), is_long=True),
+        ]
         for each in findings[:_MOST_FINDINGS]
-    ]
+    ]  # fmt: skip
     parts = [html.table(("", "where", "what"), rows, caption=title)]
     if len(findings) > _MOST_FINDINGS:
         parts.append(html.note(f"The first {_MOST_FINDINGS} of {len(findings):,} are shown."))
-    return [html.section(title, *parts)]
+    return [
+        f'<section class="wrong" id="wrong"><h2>{title}: {", ".join(counts)}</h2>'
+        f"{''.join(parts)}</section>"
+    ]
+
+
+def _source(source: str, people: People, hrefs: Mapping[str, str]) -> Cell:
+    """Return where something is wrong: the end of a path, in full as the tooltip."""
+    path, colon, rest = source.partition(": ")
+    short = "/".join(path.rstrip("/").rsplit("/", 2)[-2:]) if path.startswith("/") else path
+    return Cell(
+        text=people.text(f"{short}{colon}{rest}"), title=people.text(source),
+        href=hrefs.get(source, ""), is_long=True,
+    )  # fmt: skip
 
 
 _MOST_FINDINGS: Final = 30

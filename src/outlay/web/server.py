@@ -43,6 +43,7 @@ from outlay.web.limits import (
     repetitions_counted,
 )
 from outlay.web.page import Page, PageQuery, frame, inside
+from outlay.web.spending import spent
 from outlay.web.viewer import behind_proxies, user_of
 
 
@@ -57,6 +58,7 @@ VIEWS: Final = {
     "/": View(now.now_page, now.now_stamp),
     "/now": View(now.now_page, now.now_stamp),
     "/money": View(money.money_page, money.money_stamp),
+    "/spent": View(spent.spent_page, spent.spent_stamp),
     "/runs": View(runs.runs_page, runs.runs_stamp),
     "/compare": View(runs.compare_page, runs.compare_stamp),
     "/run/": View(runs.run_page, runs.run_stamp),
@@ -70,7 +72,7 @@ VIEWS: Final = {
 _FORM_TYPES: Final = {".json": "application/json", ".csv": "text/csv; charset=utf-8"}
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript"}
 _ASSETS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "style.css": (("outlay.report", "style.css"),),
+    "style.css": (("outlay.report", "style.css"), ("outlay.web", "assets/spending.css")),
     "live.js": (
         ("outlay.web", "assets/htmx.min.js"), ("outlay.web", "assets/hx-sse.min.js"),
         ("outlay.report", "page.js"), ("outlay.web", "views.js"),
@@ -292,7 +294,7 @@ def _error_page(ask: PageQuery, text: str) -> str:
 def asset_text(name: str) -> str:
     """Return a style sheet or a script."""
     parts = ((files(package) / path).read_text(encoding="utf-8") for package, path in _ASSETS[name])
-    return "\n;\n".join(parts)
+    return ("\n;\n" if name.endswith(".js") else "\n").join(parts)
 
 
 def metrics_route(live: LiveRuns, user_shown: Callable[[str], str]) -> BaseRoute:

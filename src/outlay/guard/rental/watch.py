@@ -166,12 +166,12 @@ def living_rentals(
 def may_be_listed(books: Books, now_ns: int) -> bool:
     """Return whether a rental is open, or ended less than a day ago, or has namesakes."""
     return any(
-        books.is_open(hold.id) or hold.namesakes or now_ns - _ended_ns(books, hold) < ENDED_NS
+        books.is_open(hold.id) or hold.namesakes or now_ns - ended_ns(books, hold) < ENDED_NS
         for hold in books.rentals()
     )
 
 
-def _ended_ns(books: Books, hold: Hold) -> int:
+def ended_ns(books: Books, hold: Hold) -> int:
     """Return when a rental was verified gone, or else its hold captured or voided."""
     ended = hold.gone or (books.resolution(hold.id) or "").rpartition(" at ")[2]
     return wall_ns_of(parse_timestamp(ended))
