@@ -13,7 +13,7 @@ from outlay.clock import utc_datetime
 from outlay.cost.burn_down import BurnDown
 from outlay.cost.daily_cost import DAY_NS
 from outlay.escaping import html_text
-from outlay.report.charts import Tick, ticks
+from outlay.report.drawing.charts import Tick, ticks
 from outlay.units import Unit
 from outlay.units.money import MICROS
 from outlay.units.shown import money_text
