@@ -158,6 +158,22 @@ def test_a_zoom_fetches_the_recorded_values_that_the_whole_left_out(charts: Char
     assert float(value) == pytest.approx(loss_at(int(step.replace(",", ""))), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "zoom=5e5..6e5", "zoom=100.2..100.3&smoothing=0.9&log=1", "zoom=1..1", "zoom=nan..2",
+        "zoom=-1e308..1e308", "zoom=1e17..1e18&axis=dollars", "smoothing=7&axis=moons&log=yes",
+        "zoom=1e-300..2e-300&axis=time", "columns=0", "columns=99999999",
+    ],
+)  # fmt: skip
+def test_an_address_that_makes_no_sense_is_still_a_page(charts: Charts, query: str) -> None:
+    with charts.served.client() as client:
+        assert client.get(f"/run/long?{query}").text.count("data-metric=") == METRICS
+        for form in ("", ".json", ".csv"):
+            answer = client.get(f"/points{form}?run=long&metric=loss&{query}")
+            assert answer.status_code == 200, answer.text
+
+
 def test_one_cursor_is_on_every_chart_of_the_run_and_its_timeline(charts: Charts) -> None:
     page = charts.open("/run/long")
     page.mouse.move(*charts.point(0.25))

@@ -84,18 +84,20 @@ def sweep_document(
 ) -> Document:
     """Return a sweep's report; it links to nothing but its runs."""
     drawn = [c for c in charts_of(rows, events) if not isinstance(c, IntervalChart | RungChart)]
+    whole = [chart for chart in drawn if isinstance(chart, ParallelChart)]
     return Document(
         title=name,
         verdict=verdict(rows),
         sections=sections(
             [
                 ("Unlikely to win", _losing(rows, link, directory)),
-                ("Configurations", ranking(rows)),
                 ("Rungs", _rungs(rows)),
                 ("Run by rung", _run_by_rung(rows, link)),
                 ("Pruned", _pruned(rows, link)),
-                *((chart.title, [ChartBlock(chart)]) for chart in drawn),
+                ("Configurations", ranking(rows)),
+                *((chart.title, [ChartBlock(chart)]) for chart in drawn if chart not in whole),
                 ("How equal the budgets were", _fairness(rows)),
+                *((chart.title, [ChartBlock(chart)]) for chart in whole),
                 ("Runs", _runs(rows, link)),
                 ("How the figures are known", _ground(rows, head)),
             ],
@@ -106,7 +108,7 @@ def sweep_document(
                 "Pruned",
                 "Runs",
                 "How the figures are known",
-                *(chart.title for chart in drawn if isinstance(chart, ParallelChart)),
+                *(chart.title for chart in whole),
             ),
         ),
     )

@@ -7,9 +7,11 @@
   const drawn = new Map();
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const DASHES = [[], [6, 3], [2, 3]], COLOURS = 12;
+  const BESIDE = 12;  // Pixels by which labels may be wider than the chart, as in the SVG.
   const SCALES = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e5, "k", 1e3]];
   const tick = (value) => {
     if (value === null || value === undefined) return "";
+    if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential().replace(/^(-?\d\.\d{3})\d*/, "$1");
     const [least, letter, per = least] = SCALES.find(([from]) => Math.abs(value) >= from) || [1, ""];
     return `${Number((value / (letter ? per : 1)).toPrecision(6))}${letter}`;
   };
@@ -62,12 +64,13 @@
     const shape = { chart, log: "log" in chart.dataset, looks: series.map((one) => `${one.look}${one.alpha}`).join() };
     const grid = { stroke: style("--line"), width: 1 };
     const plot = new uPlot({
-      width: chart.clientWidth, height: chart.clientHeight, padding: [pad("Top"), pad("Right"), 0, 0],
+      width: chart.clientWidth + 2 * BESIDE, height: chart.clientHeight,
+      padding: [pad("Top"), pad("Right") + BESIDE, 0, 0],
       legend: { show: false }, series,
       scales: { x: { time: false, range: () => rangeOf(chart) }, y: { distr: shape.log ? 3 : 1 } },
       axes: [
         { ...axis, size: pad("Bottom"), gap: 4, space: 60, grid: { show: false }, values: (_, splits) => splits.map(chart.dataset.days ? day : tick) },
-        { ...axis, size: pad("Left"), gap: 7, grid, values: (_, splits) => splits.map(tick) },
+        { ...axis, size: pad("Left") + BESIDE, gap: 7, grid, values: (_, splits) => splits.map(tick) },
       ],
       cursor: {
         y: false, drag: { x: true, y: false, setScale: false, dist: 5 }, points: { size: 6 },
@@ -116,7 +119,7 @@
   const sizes = new ResizeObserver((entries) => {
     for (const { target } of entries) {
       const known = drawn.get(target), chart = known && known.shape.chart;
-      if (chart && chart.clientWidth) known.plot.setSize({ width: chart.clientWidth, height: chart.clientHeight });
+      if (chart && chart.clientWidth) known.plot.setSize({ width: chart.clientWidth + 2 * BESIDE, height: chart.clientHeight });
     }
   });
 

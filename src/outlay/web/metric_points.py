@@ -24,6 +24,8 @@ MOST_COMPARED: Final = 12
 _SMOOTHINGS: Final = ("0", "0.5", "0.9", "0.97", "0.99")
 _MOST_COLUMNS: Final = 2_000
 _MOST_ROWS: Final = 200
+_FARTHEST: Final = 1e18
+"""Beyond this no axis goes."""
 
 
 def metric_view(ask: PageQuery) -> MetricView:
@@ -50,7 +52,7 @@ def _number(text: str) -> float | None:
         found = float(text[:40])
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return found if abs(found) <= _FARTHEST else None
 
 
 def with_controls(document: Document, ask: PageQuery) -> list[str]:

@@ -45,8 +45,8 @@ from outlay.units.shown import number_text
 # and labels repeat what the colours show.
 
 _ROW: Final = 24
-_LABELLED: Final = 24
-"""The most points that get a name beside them."""
+_LABELLED: Final = 12
+"""The most points that get a name beside them; of more, those on the front do."""
 _WIDE, _HIGH = 560.0, 190.0
 """The approximate size of a plot in pixels, to find names that would overlap."""
 _NAMED_ATTEMPTS: Final = 8
@@ -185,10 +185,8 @@ def _exact(points: Iterable[tuple[float, float]]) -> str:
 def _curves(chart: LineChart) -> str:
     every = [point for line in chart.curves for point in line.points]
     seen = None if chart.zoom is None else chart.zoom.seen
-    axes = _Axes(
-        seen or [x for x, _ in every], [y for _, y in every], in_days=chart.in_days,
-        is_log=chart.is_log,
-    )  # fmt: skip
+    ys = [y for _, y in every] or [0.0]  # A part of the axis can be empty.
+    axes = _Axes(seen or [x for x, _ in every], ys, in_days=chart.in_days, is_log=chart.is_log)
     lines = "".join(_line(number, curve, axes) for number, curve in enumerate(chart.curves))
     return _plot(axes, chart, lines, more=_zoom_data(chart))
 
@@ -230,8 +228,7 @@ def _scatter(chart: Plane) -> str:
     axes = _Axes([p.x for p in points], [p.y for p in points])
     front = sorted((p.x, p.y) for p in points if p.on_front)
     line = f'<polyline class="front" points="{_path(front, axes)}"/>'
-    names = _names(points, axes) if len(points) <= _LABELLED else ""
-    return _plot(axes, chart, line, names + "".join(_mark(p, axes) for p in points))
+    return _plot(axes, chart, line, _names(points, axes) + "".join(_mark(p, axes) for p in points))
 
 
 def _mark(point: Point, axes: _Axes) -> str:
@@ -256,10 +253,13 @@ def _names(points: Sequence[Point], axes: _Axes) -> str:
     places = [(axes.x(p.x) * _WIDE, axes.y(p.y) * _HIGH) for p in points]
     taken = [(x - 7, x + 7, y) for x, y in places]
     drawn = []
+    all_named = len(points) <= _LABELLED
     names = fitting([point.label for point in points])
-    for _, name, (x, y) in sorted(
+    for point, name, (x, y) in sorted(
         zip(points, names, places, strict=True), key=lambda each: not each[0].on_front
     ):
+        if not (all_named or point.on_front):
+            break
         width = 7.0 * len(name)
         for begin, end, anchor, dx in (
             (x + 9, x + 9 + width, "start", 10),
