@@ -15,15 +15,19 @@ from rich.text import Text
 
 from outlay.cli.output import (
     AsJson,
+    CellContent,
+    FittingTable,
+    TableCell,
     console,
+    is_for_people,
     must_be_directory,
     new_table,
     print_findings,
     print_json,
     print_json_line,
-    print_rows,
     print_sentence,
     shown_path,
+    status_cell,
 )
 from outlay.clock import SYSTEM
 from outlay.runs.collect import (
@@ -39,6 +43,7 @@ from outlay.store import open_store
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter
 from outlay.store.runs import list_runs as stored_runs
+from outlay.units import Money
 from outlay.units.money import KINDS
 from outlay.units.shown import counted
 
@@ -47,6 +52,10 @@ if TYPE_CHECKING:
     from outlay.runs.reading import RunReading
 
 NEWEST = 50
+_ON_TERMINAL = (
+    "name", "status", "cost", "goodput", "last_seen", "steps", "attempts", "dir",
+)  # fmt: skip
+"""The usual columns in the order of their weight; those that do not fit are left out."""
 _RUNNING = ("name", "steps", "wall_s", "cost", "burn_per_hour", "last_seen")
 WATCH_S = 2.0
 
@@ -111,14 +120,20 @@ def show_runs(
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show running runs until Ctrl-C.")] = False,
     columns: Annotated[
-        str, typer.Option(metavar="NAME,...", help="The figures to list: name,cost,goodput.")
-    ] = ",".join(USUAL),
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="The figures to list: name,cost,goodput. Default: as many of the usual as fit.",
+        ),
+    ] = "",
     sort: Annotated[
         str, typer.Option(metavar="NAME", help="The figure to sort by, the largest first: waste.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List runs: status, steps, cost, last seen.
+    """List runs: status, cost, goodput, last seen.
+
+    A terminal gets a line per run and as many columns as fit; a pipe gets all, in full.
 
     --columns and --sort take any of the figures that docs/reference/figures.md lists; waste is
     short for wasted_cost.
@@ -132,7 +147,8 @@ def show_runs(
         _watch(directory, as_json=as_json)
         return
     limit = None if everything else NEWEST
-    wanted = [figure.name for figure in figures_named(columns.split(","))]
+    usual = _ON_TERMINAL if is_for_people() else USUAL
+    wanted = [figure.name for figure in figures_named(columns.split(",") if columns else usual)]
     by = figures_named(["wasted_cost" if sort == "waste" else sort], "--sort")[0] if sort else None
     if by is not None and by.name not in wanted:
         wanted.insert(1, by.name)
@@ -227,11 +243,7 @@ def _live_table(
     rows = [*(reading.figures for reading in running), *elsewhere]
     if not rows:
         return Text("Nothing is running. Start with: outlay exec -- python train.py")
-    figures = figures_named(_LIVE)
-    table = new_table(*map(_heading, figures))
-    for row in rows:
-        table.add_row(*(figure.text(row, now_ns) for figure in figures))
-    return Group(table, Text(f"\nBurning now: {burn}. Stop with Ctrl-C."))
+    return Group(_table(rows, _LIVE, now_ns), Text(f"\nBurning now: {burn}. Stop with Ctrl-C."))
 
 
 def _show(listed: RunList, *, columns: Sequence[str], nothing: str, as_json: bool) -> None:
@@ -254,13 +266,39 @@ def list_json(listed: RunList) -> dict[str, object]:
 
 
 def _print_list(runs: Sequence[RunRow], columns: Sequence[str], now_ns: int) -> None:
+    console.print(_table(runs, columns, now_ns))
+
+
+_FIRST = ("run", "status", "cost", "goodput", "burn per hour", "last seen", "wasted")
+"""The headings of the columns that stay the longest on a narrow terminal."""
+_MARK = "*"
+
+
+def _table(runs: Sequence[RunRow], columns: Sequence[str], now_ns: int) -> FittingTable:
     figures = figures_named(columns)
-    rows = [[figure.text(run, now_ns) for figure in figures] for run in runs]
-    if "dir" in columns:
-        at = columns.index("dir")
-        for row in rows:
-            row[at] = shown_path(row[at])
-    print_rows([_heading(figure) for figure in figures], rows)
+    table = new_table(*map(_heading, figures), first=_FIRST)
+    for run in runs:
+        table.add_row(*(_cell(figure, run, now_ns) for figure in figures))
+    marked = any(_is_partial(figure, run) for figure in figures for run in runs)
+    if marked and is_for_people():
+        table.caption = f"{_MARK} partly assumed, or also in others: --columns name,cost,assumed"
+    return table
+
+
+def _cell(figure: RunFigure, run: RunRow, now_ns: int) -> CellContent:
+    """Return a cell; on a terminal an amount is rounded, and a mark says that it is not all."""
+    text, value = figure.text(run, now_ns), figure.of(run)
+    if figure.name == "status":
+        return status_cell(text)
+    if figure.name == "dir":
+        return shown_path(text)
+    if not isinstance(value, Money):
+        return text
+    return TableCell(text=text, money=value, after=_MARK if _is_partial(figure, run) else "")
+
+
+def _is_partial(figure: RunFigure, run: RunRow) -> bool:
+    return figure.may_be_assumed and (figure.grade(run) == "assumed" or bool(run.cost_beside))
 
 
 def _heading(figure: RunFigure) -> str:

@@ -255,8 +255,6 @@ def _print(bills: Sequence[Bill], month: str) -> None:
                 *(figure_text(part, 2) for part in amounts),
                 *map(str, whole[: 1 + len(assumed)]),
             )  # fmt: skip
-        table.add_section()
         sums = (result.total, result.assumed)[: 1 + len(assumed)]
         table.add_row("total", "", "", "", "", "", *map(str, sums), style="bold")
-        table.add_section()
     console.print(table)

@@ -91,14 +91,17 @@ _SLURM: Final = "slurm"
 
 def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
     """Print a plan and, with ``commands``, the command of every run."""
-    table = new_table("run", "parameters", "budget", ">GPUs", ">time", ">cost")
+    table = new_table(
+        "run", "parameters", "budget", ">GPUs", ">time", ">cost",
+        first=("run", "parameters", "cost", "time", "budget"),
+    )  # fmt: skip
     redact = plan.redactor(os.environ)
     for run in plan.runs:
         ns, cost = run.prediction.ns, run.prediction.cost
         table.add_row(
             run.id, params_text(run, redact), budget_text(run),
             str(run.gpus) if run.gpus is not None else f"≤{run.most_gpus}",
-            "?" if ns is None else duration_text(ns), "?" if cost is None else str(cost),
+            "?" if ns is None else duration_text(ns), "?" if cost is None else cost,
         )  # fmt: skip
     console.print(table)
     console.print()
@@ -127,8 +130,8 @@ def _print_search(plan: SweepPlan) -> None:
     for total in totals:
         each = total.each.cost
         table.add_row(
-            f"{total.rung + 1}", total.budget, str(total.runs), "?" if each is None else str(each),
-            "?" if total.most is None else str(total.most),
+            f"{total.rung + 1}", total.budget, str(total.runs), "?" if each is None else each,
+            "?" if total.most is None else total.most,
             "?" if total.ns is None else duration_text(total.ns),
         )  # fmt: skip
     console.print(table)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from outlay.budget.display import read_document
 from outlay.budget.limits import currency_in, total_key
-from outlay.cli.output import console, new_table, print_sentence, shown_path
+from outlay.cli.output import FittingTable, console, new_table, print_sentence, shown_path
 from outlay.clock import SYSTEM
 from outlay.goodput.scheduling import Scheduling, scheduling_of
 from outlay.guard.lease import Terms
@@ -72,7 +71,7 @@ class _LiveStatus:
     def __init__(self, live: Live) -> None:
         self._live = live
         self._next_ns = 0
-        self._table: Table | None = None
+        self._table: FittingTable | None = None
         self._manifest: SweepManifest | None = None
         self._before: set[str] = set()
 
@@ -303,7 +302,7 @@ def _sum(amounts: list[Money]) -> str:
 
 def status_table(
     manifest: SweepManifest, now_ns: int, standings: TaskStandings, *, with_queue: bool = True
-) -> Table:
+) -> FittingTable:
     """Return the runs of a sweep; of many, the running and failed ones first.
 
     ``with_queue`` reads the begin and end of every log that is shown, for its time in a queue.
@@ -349,7 +348,7 @@ def losing_of(manifest: SweepManifest, now_ns: int) -> list[LosingRun]:
     return aggregate(manifest.root, now_ns, allow_missing=True).losing
 
 
-def rung_table(found: SearchResults) -> Table:
+def rung_table(found: SearchResults) -> FittingTable:
     """Return the rungs of a search; empty columns are left out."""
     headings, rows = rung_cells(found)
     table = new_table(*(name if name in ("entry", "budget") else f">{name}" for name in headings))
