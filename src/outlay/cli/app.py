@@ -252,7 +252,11 @@ def show_help(topic: Topic = ALL, as_json: AsJson = False) -> None:
         return
     for each in topics:
         print_title(TOPICS.get(each, each))
-        print_rows(("command", "what it does"), [(e.name, e.help) for e in _entries(each)])
+        print_rows(
+            ("command", "what it does"),
+            [(e.name, e.help) for e in _entries(each)],
+            prose=("what it does",),
+        )
     print_sentence("outlay COMMAND --help shows its options.")
 
 

@@ -9,7 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from outlay.cli.output import FittingTable, SafeConsole, console, new_table, print_sentence
+from outlay.cli.output import (
+    CellContent,
+    FittingTable,
+    SafeConsole,
+    console,
+    new_table,
+    print_sentence,
+)
 from outlay.report.document import (
     Block,
     ChartBlock,
@@ -20,7 +27,11 @@ from outlay.report.document import (
     cell_text,
 )
 from outlay.report.html import Cell, is_number
+from outlay.units import Money
 from outlay.units.shown import graded
+
+_LONG, _WORDS = 40, 4
+"""A text is a sentence, and not a name, if it is longer and has that many words."""
 
 
 def print_document(document: Document, to: SafeConsole) -> None:
@@ -72,16 +83,33 @@ def _text(figure: Figure) -> str:
 
 
 def _table(block: Table) -> FittingTable:
-    columns = list(zip(*block.rows, strict=True))
-    marks = (">" if any(map(_is_right, cells)) else "" for cells in columns)
-    table = new_table(*(mark + name for mark, name in zip(marks, block.headings, strict=True)))
+    columns = dict(zip(block.headings, zip(*block.rows, strict=True), strict=False))
+    table = new_table(
+        *(f">{name}" if any(map(_is_right, cells)) else name for name, cells in columns.items()),
+        first=[*block.headings[:1], *(name for name in columns if _has_money(columns[name]))],
+        prose=[name for name in columns if any(map(_is_sentence, columns[name]))],
+    )
     indent = any(isinstance(row[0], Cell) and row[0].swatch for row in block.rows)
     for place, (first, *rest) in enumerate(block.rows):
         swatch = first.swatch if isinstance(first, Cell) else ""
         mark = ("█ ", swatch) if swatch else "  " if indent else ""
         style = "bold" if place == block.total else None
-        table.add_row(Text.assemble(mark, cell_text(first)), *map(cell_text, rest), style=style)
+        table.add_row(Text.assemble(mark, cell_text(first)), *map(_cell, rest), style=style)
     return table
+
+
+def _cell(cell: object) -> CellContent:
+    return cell if isinstance(cell, Money) else cell_text(cell)
+
+
+def _has_money(cells: Iterable[object]) -> bool:
+    values = (cell.value if isinstance(cell, Cell) else cell for cell in cells)
+    return any(isinstance(value, Money) for value in values)
+
+
+def _is_sentence(cell: object) -> bool:
+    text = cell_text(cell)
+    return len(text) > _LONG and text.count(" ") >= _WORDS
 
 
 def _is_right(cell: object) -> bool:

@@ -217,6 +217,16 @@ def money_cell(money: Money, after: str = "") -> TableCell:
     return TableCell(text=f"{money}{after}", money=money, after=after)
 
 
+def amounts_cell(amounts: Sequence[Money], none: str) -> TableCell:
+    """Return amounts of several units in one cell; ``none`` without any."""
+    if len(amounts) == 1:
+        return money_cell(amounts[0])
+    return TableCell(
+        text=", ".join(map(str, amounts)) or none,
+        short=", ".join(map(money_text, amounts)) or none,
+    )
+
+
 def _cell(content: CellContent) -> TableCell:
     match content:
         case TableCell():
@@ -287,15 +297,17 @@ class FittingTable:
                 yield from self._styled(line, texts, styles, shown, widths)
             else:
                 yield Segment(f"{self._line(line, shown, widths)}\n")
-        left_out = [names[at] for at in range(len(names)) if at not in widths and names[at]]
-        if left_out := [name for name in left_out if self._is_filled(name)]:
+        left_out = [
+            name
+            for at, name in enumerate(self._names)
+            if name
+            and at not in widths
+            and any(row[at].plain not in _EMPTY for row, _ in self._rows)
+        ]
+        if left_out:
             yield Text(f"no room for: {', '.join(left_out)}", style="dim")
         if self.caption:
             yield Text(self.caption)
-
-    def _is_filled(self, name: str) -> bool:
-        at = self._names.index(name)
-        return any(row[at].plain not in _EMPTY for row, _ in self._rows)
 
     def _laid_out(
         self, room: int, *, only_ascii: bool
@@ -333,7 +345,8 @@ class FittingTable:
                 continue
             heading = max((cell_len(word) for word in names[at].split()), default=0)
             whole[at] = max(heading, _widest(columns[at]))
-            width = whole[at] if self._is_right[at] else max(heading, min(whole[at], least))
+            is_rigid = self._is_right[at] or not names[at]
+            width = whole[at] if is_rigid else max(heading, min(whole[at], least))
             if _total([*widths.values(), width]) <= room:
                 widths[at] = width
             elif not widths:
@@ -366,15 +379,13 @@ class FittingTable:
             drawn = Text(no_wrap=True, overflow="ignore", end="\n")
             for place, at in enumerate(shown):
                 cell = wrapped[place][number] if number < len(wrapped[place]) else ""
-                text = texts[place]
                 padded = self._padded(cell, at, widths)
-                if isinstance(text, Text) and text.plain == cell:
-                    start = len(padded) - len(padded.lstrip(" ")) if self._is_right[at] else 0
-                    spaces = " " * (len(padded) - start - len(cell))
-                    drawn.append(" " * start).append_text(text).append(spaces)
-                    drawn.stylize(styles[place], len(drawn) - len(padded))
-                else:
-                    drawn.append(padded, style=styles[place] or None)
+                start = len(drawn) + (len(padded) - len(cell) if self._is_right[at] else 0)
+                drawn.append(padded, style=styles[place] or None)
+                if isinstance(text := texts[place], Text):
+                    drawn.stylize(text.style, start, start + len(cell))
+                    for span in text.spans:
+                        drawn.stylize(span.style, start + span.start, start + span.end)
                 drawn.append(_GAP if place + 1 < len(shown) else "")
             drawn.rstrip()
             yield drawn

@@ -10,6 +10,7 @@ from outlay.cli.cost.tables import open_books
 from outlay.cli.document import print_blocks
 from outlay.cli.output import (
     AsJson,
+    amounts_cell,
     print_findings,
     print_json,
     print_path,
@@ -108,10 +109,6 @@ def _row(kept: KeptMonth) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _totals(kept: KeptMonth) -> str:
-    return ", ".join(map(str, kept.document.money().values())) or "nothing was spent"
-
-
 def _print(closed: list[KeptMonth], *, is_whole: bool) -> None:
     if not closed:
         print_sentence("No month is closed. outlay books close MONTH --reason ... closes one.")
@@ -120,11 +117,13 @@ def _print(closed: list[KeptMonth], *, is_whole: bool) -> None:
         ("month", ">total", "closed", "by", "reason", "SHA-256"),
         [
             (
-                each.document.month, _totals(each), utc_text(each.document.closed_ns)[:10],
+                each.document.month,
+                amounts_cell(list(each.document.money().values()), "nothing was spent"), utc_text(each.document.closed_ns)[:10],
                 each.document.by, each.document.reason, each.sha256,
             )
             for each in closed
         ],
+        prose=("reason",),
     )  # fmt: skip
     for each in closed:
         for total in each.document.at_stated_rates():

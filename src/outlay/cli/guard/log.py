@@ -358,7 +358,7 @@ def print_status(
         print_json(status_json(guard) | slurm)
         return
     standings, holds, findings = guard.standings(), guard.holds(), guard.findings()
-    console.print(scopes_table(standings, bars=True))
+    console.print(scopes_table(standings))
     if holds:
         console.print()
         console.print(_holds_table(holds))
@@ -407,10 +407,10 @@ def _print_basis(amounts: Mapping[str, Money]) -> None:
         print_sentence(f"spent: {', '.join(parts)}")
 
 
-def scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> FittingTable:
+def scopes_table(standings: tuple[ScopeStanding, ...]) -> FittingTable:
     """Return the table of limits, with a bar of what is used of each."""
     table = new_table(
-        "scope", ">limit", ">spent", ">held", ">remaining", *([""] if bars else []),
+        "scope", ">limit", ">spent", ">held", ">remaining", "",
         first=("scope", "remaining", "limit", "spent", "held"),
     )  # fmt: skip
     for row in standings:
@@ -418,9 +418,7 @@ def scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Fitting
         per = "/h" if row.scope.period == HOUR else ""
         name = f"{row.scope}{'' if row.refuses else ' (warns)'}"
         cells = [money_cell(each, per) for each in amounts]
-        table.add_row(
-            name, *cells, *([_bar(row)] if bars else []), style="red" if _is_over(row) else None
-        )
+        table.add_row(name, *cells, _bar(row), style="red" if _is_over(row) else None)
     return table
 
 
