@@ -77,7 +77,7 @@ ENTRIES = (
     CommandEntry(
         "exec", "execute:show_exec", FIRST, "Run a command, record its time and cost.", True
     ),
-    CommandEntry("runs", "runs:show_runs", FIRST, "List runs: status, steps, cost, last seen."),
+    CommandEntry("runs", "runs:show_runs", FIRST, "List runs: status, cost, goodput, last seen."),
     CommandEntry("report", "report:show_report", FIRST, "Write one page about a run or a sweep."),
     CommandEntry("guard", "guard.commands:app", FIRST, "Check before spending; end rentals."),
     CommandEntry(

@@ -86,7 +86,7 @@ def _table(block: Table) -> FittingTable:
     columns = dict(zip(block.headings, zip(*block.rows, strict=True), strict=False))
     table = new_table(
         *(f">{name}" if any(map(_is_right, cells)) else name for name, cells in columns.items()),
-        first=[*block.headings[:1], *(name for name in columns if _has_money(columns[name]))],
+        first=[*block.headings[:1], *[name for name in columns if _has_money(columns[name])][:1]],
         prose=[name for name in columns if any(map(_is_sentence, columns[name]))],
     )
     indent = any(isinstance(row[0], Cell) and row[0].swatch for row in block.rows)

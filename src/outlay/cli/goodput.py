@@ -319,7 +319,7 @@ def diff(
         cells = map(_cells, pair)
         rows.append((phase, *(cell for both in zip(*cells, strict=True) for cell in both)))
     columns = ("phase", ">time A", ">time B", ">share A", ">share B", ">cost A", ">cost B")
-    print_rows(columns, rows)
+    print_rows(columns, rows, first=("phase", "cost A", "cost B"))
     for reading in readings:
         print_findings(reading.findings)
 

@@ -10,6 +10,7 @@ from outlay.cli.cost.tables import open_books
 from outlay.cli.document import print_blocks
 from outlay.cli.output import (
     AsJson,
+    TableCell,
     amounts_cell,
     print_findings,
     print_json,
@@ -64,7 +65,7 @@ def close_month(
     if as_json:
         print_json(_row(kept) | {"path": path, "findings": findings})
         return
-    print_sentence(f"{month} is closed: {_totals(kept)}. SHA-256 {kept.sha256}")
+    print_sentence(f"{month} is closed: {_totals(kept).text}. SHA-256 {kept.sha256}")
     print_path(path)
     print_findings(findings)
 
@@ -109,6 +110,10 @@ def _row(kept: KeptMonth) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _totals(kept: KeptMonth) -> TableCell:
+    return amounts_cell(list(kept.document.money().values()), "nothing was spent")
+
+
 def _print(closed: list[KeptMonth], *, is_whole: bool) -> None:
     if not closed:
         print_sentence("No month is closed. outlay books close MONTH --reason ... closes one.")
@@ -117,8 +122,7 @@ def _print(closed: list[KeptMonth], *, is_whole: bool) -> None:
         ("month", ">total", "closed", "by", "reason", "SHA-256"),
         [
             (
-                each.document.month,
-                amounts_cell(list(each.document.money().values()), "nothing was spent"), utc_text(each.document.closed_ns)[:10],
+                each.document.month, _totals(each), utc_text(each.document.closed_ns)[:10],
                 each.document.by, each.document.reason, each.sha256,
             )
             for each in closed

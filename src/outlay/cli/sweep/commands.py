@@ -38,6 +38,7 @@ from outlay.cli.sweep.grid_options import (
     read_plan,
 )
 from outlay.cli.sweep.live import (
+    exceptional_runs,
     losing_of,
     print_failed,
     rung_table,
@@ -348,10 +349,18 @@ def show_resume(
 
 
 @app.command("status")
-def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
-    """Show the status of a sweep and its runs.
+def show_status(
+    directory: SweepDir,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every run, not just what to look at.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the status of a sweep: how many runs of each status, and those to look at.
 
-    Example: outlay sweep status runs/demo
+    These are the failed, the refused, and those that take much longer than others did.
+
+    Example: outlay sweep status runs/demo --all
     """
     looked = catch_up(directory)
     manifest, standings, now_ns = looked.manifest, looked.standing, SYSTEM.wall_ns()
@@ -359,10 +368,14 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     if as_json:
         print_json(status_document(looked, now_ns, None if holder is None else holder.pid))
         return
-    console.print(status_table(manifest, now_ns, standings))
+    running = f"run by {holder}" if holder else "not running"
+    print_sentence(f"{status_line(manifest, now_ns, standings)}; {running}")
+    shown = None if everything else exceptional_runs(manifest, now_ns)
+    if shown is None or shown:
+        console.print()
+        console.print(status_table(manifest, now_ns, standings, runs=shown))
     print_failed(manifest)
     print_findings(looked.findings)
-    running = f"run by {holder}" if holder else "not running"
     console.print()
     if (found := search_of(manifest)) is not None:
         console.print(rung_table(found))
@@ -371,7 +384,9 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
             print_sentence(sentence)
     for each in losing_of(manifest, now_ns):
         print_sentence(each.suggestion(shown_path(directory)))
-    print_sentence(f"{status_line(manifest, now_ns, standings)}; {running}")
+    if shown is not None and (others := len(manifest.runs) - len(shown)):
+        what = f"The other {counted(others, 'run')}" if shown else "Each run"
+        print_sentence(f"{what}: outlay sweep status {shown_path(directory)} --all")
     print_head(head_of(directory))
 
 
