@@ -179,12 +179,13 @@ class TableCell:
         text: What is shown in a pipe.
         short: What is shown on a terminal, if it is another text.
         money: An amount, which is rounded on a terminal, equally within its column.
-        after: Follows the amount, such as ``/h``.
+        before: Precedes the amount, such as ``~``; ``after`` follows it, such as ``/h``.
     """
 
     text: str | Text
     short: str | None = None
     money: Money | None = None
+    before: str = ""
     after: str = ""
     style: str = ""
 
@@ -212,9 +213,9 @@ def is_for_people() -> bool:
     return console.width < _UNBOUNDED
 
 
-def money_cell(money: Money, after: str = "") -> TableCell:
-    """Return an amount, and what follows it."""
-    return TableCell(text=f"{money}{after}", money=money, after=after)
+def money_cell(money: Money, *, before: str = "", after: str = "") -> TableCell:
+    """Return an amount, with what is before and after it."""
+    return TableCell(text=f"{before}{money}{after}", money=money, before=before, after=after)
 
 
 def amounts_cell(amounts: Sequence[Money], none: str) -> TableCell:
@@ -416,7 +417,7 @@ def _rounded(column: Sequence[TableCell]) -> list[str]:
     return [
         (cell.plain if cell.short is None else cell.short)
         if cell.money is None
-        else f"{money_text(cell.money, decimals)}{cell.after:{longest}}"
+        else f"{cell.before}{money_text(cell.money, decimals)}{cell.after:{longest}}"
         for cell in column
     ]
 

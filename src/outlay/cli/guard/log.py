@@ -417,7 +417,7 @@ def scopes_table(standings: tuple[ScopeStanding, ...]) -> FittingTable:
         amounts = (row.limit, row.captured, row.held, row.remaining)
         per = "/h" if row.scope.period == HOUR else ""
         name = f"{row.scope}{'' if row.refuses else ' (warns)'}"
-        cells = [money_cell(each, per) for each in amounts]
+        cells = [money_cell(each, after=per) for each in amounts]
         table.add_row(name, *cells, _bar(row), style="red" if _is_over(row) else None)
     return table
 

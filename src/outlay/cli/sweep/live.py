@@ -460,7 +460,7 @@ def _cost(state: RunState, run: ManifestRun, current_ns: int) -> TableCell:
     so_far = _current_cost(run, current_ns)
     if state.status == "running" and so_far is not None:
         cost = Money(so_far.micros + (state.cost_micros or 0), so_far.currency)
-        return TableCell(text=f"~{cost}", short=f"~{money_text(cost)}")
+        return money_cell(cost, before="~")
     if state.cost_micros is None:
         return TableCell(text="")
     return money_cell(Money(state.cost_micros, state.currency))
