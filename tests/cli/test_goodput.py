@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import ColorSystem
+from rich.color import ColorSystem
 
 from command_line import in_process as outlay
 from outlay import run
