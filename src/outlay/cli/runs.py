@@ -30,7 +30,9 @@ from outlay.cli.output import (
     status_cell,
 )
 from outlay.clock import SYSTEM
+from outlay.errors import Finding, InvalidValue
 from outlay.runs.collect import (
+    DEAD_SHOWN_NS,
     RunList,
     dead_runs,
     findings_in,
@@ -63,20 +65,32 @@ WATCH_S = 2.0
 def overview(*, as_json: bool) -> None:
     """Show what is running, its cost per hour, and what is wrong."""
     # Not needed by ``outlay runs``.
+    from outlay.export.spend_logs import shown_logs
+    from outlay.guard.away.polled_log import PolledLog
     from outlay.guard.rental.watch import known_books, known_logs, living_rentals
     from outlay.runs.inventory.machines_now import read_machines_now
+    from outlay.runs.limits import over_limit, read_limits
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
     running = [figures for figures in collected.figures if figures.status == "running"]
     running += (row for row in stored_runs(store, RunFilter(status="running")) if row.log_host)
-    dead = stored_runs(store, RunFilter(status="dead"))
+    dead = stored_runs(store, RunFilter(status="dead", since_ns=now_ns - DEAD_SHOWN_NS))
     # Findings of dead runs come from their rows: their logs are not read again.
     others = [figures for figures in collected.figures if figures.status != "dead"]
     findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals((*known_logs(), *known_books()))
     now = read_machines_now(store, rented, running, now_ns)
-    findings, burn = [*errors, *now.findings, *findings], now.burn
+    unread: list[Finding] = []
+    try:
+        logs = [PolledLog(name) for name in shown_logs(None)]
+    except InvalidValue as error:
+        logs, unread = [], [Finding(source="spend logs", message=str(error))]
+    over = over_limit(read_limits(store, logs, unread))
+    for log in logs:
+        log.close()
+    findings = list(dict.fromkeys([*over, *unread, *errors, *now.findings, *findings]))
+    burn = now.burn
     if as_json:
         amounts = {kind: [each.per_hour for each in burn if each.kind == kind] for kind in KINDS}
         said = {"burn_per_hour": amounts["cash"], "showback_per_hour": amounts["showback"]}
@@ -96,7 +110,11 @@ def overview(*, as_json: bool) -> None:
         print_sentence(f"Burning now: {now.text}")
     _print_rented(rented)
     if findings:
-        console.print("\nWhat is wrong", style="bold")
+        wrong = sum(each.severity == "error" for each in findings)
+        counts = f": {counted(len(over), 'limit')} exceeded" if over else ""
+        console.print(
+            f"\nWhat is wrong{counts}", style="bold red" if wrong else "bold", highlight=False
+        )
         print_findings(findings)
 
 

@@ -214,6 +214,10 @@ def silence_text(row: RunRow) -> str:
     return f"{row.name} gave no sign of life since {seen} and recorded no end"
 
 
+DEAD_SHOWN_NS = 7 * 86_400 * 10**9
+"""So long a run that died is said to be wrong; the list of runs has it for ever."""
+
+
 def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:
     """Return a finding for each run that died without recording an end."""
     return [
