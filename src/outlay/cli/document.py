@@ -1,7 +1,8 @@
-"""Documents in a terminal: lists of figures, tables, notes. Charts are left out."""
+"""Documents in a terminal: lists of figures, tables, notes; of charts, short lines as sparks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -17,6 +18,7 @@ from outlay.cli.output import (
     new_table,
     print_sentence,
 )
+from outlay.report.charts import Chart, LineChart
 from outlay.report.document import (
     Block,
     ChartBlock,
@@ -28,8 +30,10 @@ from outlay.report.document import (
 )
 from outlay.report.html import Cell, is_number
 from outlay.units import Money
-from outlay.units.shown import graded
+from outlay.units.shown import graded, number_text
 
+_MOST = 60
+_SPARKS = "·▁▂▃▄▅▆▇█"
 _LONG, _WORDS = 40, 4
 """A text is a sentence, and not a name, if it is longer and has that many words."""
 
@@ -44,13 +48,13 @@ def print_document(document: Document, to: SafeConsole) -> None:
 
 
 def print_blocks(blocks: Iterable[Block], to: SafeConsole = console) -> None:
-    """Print blocks, without charts."""
+    """Print blocks; of charts, lines of few points."""
     to.print(Group(*rendered(blocks)))
 
 
 def rendered(blocks: Iterable[Block]) -> Iterator[RenderableType]:
     """Yield blocks as rich prints them: consecutive figures as a list, an empty line between."""
-    shown = (block for block in blocks if not isinstance(block, ChartBlock))
+    shown = (block for block in blocks if not isinstance(block, ChartBlock) or _is_short(block))
     for place, (kind, group) in enumerate(groupby(shown, key=type)):
         yield from [""] if place else []
         if kind is Figure:
@@ -59,10 +63,35 @@ def rendered(blocks: Iterable[Block]) -> Iterator[RenderableType]:
             if isinstance(block, Table):
                 yield from [""] if number else []
                 yield _table(block)
+            elif isinstance(block, ChartBlock):
+                yield from _sparks(block.chart)
             elif isinstance(block, NoteBlock):
                 if block.title:
                     yield Text(f"\n{block.title}" if number else block.title, style="bold")
                 yield block.text
+
+
+def _is_short(block: ChartBlock) -> bool:
+    chart = block.chart
+    return isinstance(chart, LineChart) and all(len(e.points) <= _MOST for e in chart.curves)
+
+
+def _sparks(chart: Chart) -> Iterator[RenderableType]:
+    """Yield a chart's title and a line of bars per curve, all with the same scale."""
+    assert isinstance(chart, LineChart)
+    yield Text(chart.title, style="bold")
+    most = max((y for curve in chart.curves for _, y in curve.points), default=0.0)
+    table = new_table("", "", "")
+    for curve in chart.curves:
+        bars = "".join(_spark(y / most if most > 0 else 0.0) for _, y in curve.points)
+        highest = max((y for _, y in curve.points), default=0.0)
+        table.add_row(bars, curve.label, f"most {number_text(highest)} {chart.y_title}")
+    yield table
+
+
+def _spark(share: float) -> str:
+    """Return a bar of a height from 0 to 1; what is not zero is visible."""
+    return _SPARKS[min(max(math.ceil(share * (len(_SPARKS) - 1)), 0), len(_SPARKS) - 1)]
 
 
 def _figures(found: Sequence[Figure]) -> Iterator[RenderableType]:
