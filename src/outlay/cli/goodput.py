@@ -45,7 +45,7 @@ from outlay.goodput.timeline import Window
 from outlay.rates import prices_of, share_out
 from outlay.report import run_sections as sections
 from outlay.report.charts import of_phase
-from outlay.units import Duration
+from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
 
 # Rendering.
@@ -107,15 +107,15 @@ def _window_table(rows: list[WindowRow]) -> RenderableType:
     return table
 
 
-def _cells(row: PhaseRow | None) -> Sequence[str]:
+def _cells(row: PhaseRow | None) -> Sequence[str | Money]:
     """Return time, share and cost of a phase; "-" where a run does not have it."""
     if row is None:
         return ("-", "-", "-")
     return (duration_text(row.ns), f"{row.share:.1%}", _cost(row))
 
 
-def _cost(row: PhaseRow | WindowRow) -> str:
-    return "no price" if row.cost is None else str(row.cost)
+def _cost(row: PhaseRow | WindowRow) -> str | Money:
+    return "no price" if row.cost is None else row.cost
 
 
 app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)

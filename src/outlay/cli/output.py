@@ -277,15 +277,18 @@ class FittingTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of the table."""
         only_ascii = not _shows_unicode(console.encoding)
-        names, widths, columns = self._laid_out(options.max_width, only_ascii=only_ascii)
+        in_pipe = options.max_width >= _UNBOUNDED
+        indent = _GAP if self._groups and not in_pipe else ""
+        room = options.max_width - len(indent)
+        names, widths, columns = self._laid_out(room, in_pipe=in_pipe, only_ascii=only_ascii)
         shown = [at for at in range(len(names)) if at in widths]
         if any(names[at] for at in shown):
             heads = {at: _wrapped(names[at], widths[at]) for at in shown}
             for number in range(max(map(len, heads.values()))):
                 head = (heads[at][number] if number < len(heads[at]) else "" for at in shown)
-                yield Segment(self._line(head, shown, widths), console.get_style("bold"))
+                line = self._line(head, shown, widths)
+                yield Segment(f"{indent}{line}", console.get_style("bold"))
                 yield Segment.line()
-        in_pipe = options.max_width >= _UNBOUNDED
         for number, (row, style) in enumerate(self._rows):
             if number in self._groups and not in_pipe:
                 title = shortened([one_line(self._groups[number])], options.max_width)[0]
@@ -297,7 +300,7 @@ class FittingTable:
             if self._prose.intersection(shown) or is_styled:
                 yield from self._styled(line, texts, styles, shown, widths)
             else:
-                yield Segment(f"{self._line(line, shown, widths)}\n")
+                yield Segment(f"{indent}{self._line(line, shown, widths)}\n")
         left_out = [
             name
             for at, name in enumerate(self._names)
@@ -311,11 +314,10 @@ class FittingTable:
             yield Text(self.caption)
 
     def _laid_out(
-        self, room: int, *, only_ascii: bool
+        self, room: int, *, in_pipe: bool, only_ascii: bool
     ) -> tuple[list[str], dict[int, int], list[list[str]]]:
         """Return headings, the widths of the shown columns by index, and all columns as text."""
         cells = [[row[at] for row, _ in self._rows] for at in range(len(self._names))]
-        in_pipe = room >= _UNBOUNDED
         columns = [[c.plain for c in column] if in_pipe else _rounded(column) for column in cells]
         names = list(self._names)
         columns = [list(map(ascii_text, c)) for c in columns] if only_ascii else columns
@@ -447,9 +449,9 @@ _COMPARED = 100
 def _cuts(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str], str]]:
     """Yield what shortens a text: in the middle, around it, on both sides of a part."""
     kept = max(width - cell_len(mark), 0)
-    for tail in sorted(range(kept + 1), key=lambda tail: abs(tail - kept // 2)):
-        yield partial(_cut, mark=mark, head=kept - tail, tail=tail)
     head = kept // 4
+    for tail in sorted(range(kept - head + 1), key=lambda tail: abs(tail - kept // 2)):
+        yield partial(_cut, mark=mark, head=kept - tail, tail=tail)
     inside = kept - head - cell_len(mark)
     for start in range(head, max(map(len, texts), default=0)):
         yield partial(_cut_twice, mark=mark, head=head, start=start, inside=inside)

@@ -78,7 +78,7 @@ def offer_table(offers: Sequence[Offer], now_ns: int) -> FittingTable:
 def _offer_cells(offer: Offer, now_ns: int) -> Sequence[CellContent]:
     how_many = f"{offer.gpu_count}x"
     return (
-        TableCell(text=offer.provider, short=f"  {offer.provider}"),
+        offer.provider,
         TableCell(text=f"{how_many} {offer.gpu} {offer.label}", short=f"{how_many} {offer.label}"),
         _price_cell(offer.price_per_gpu),
         _price_cell(offer.price),
