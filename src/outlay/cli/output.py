@@ -237,7 +237,7 @@ def _cell(content: CellContent) -> TableCell:
         case Text():
             return TableCell(text=content)
         case _:
-            return TableCell(text=one_line(content or ""))
+            return TableCell(text=content or "")
 
 
 class FittingTable:
@@ -276,7 +276,7 @@ class FittingTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of the table."""
-        only_ascii = not _shows_unicode(console.encoding)
+        only_ascii, has_colours = not _shows_unicode(console.encoding), bool(console.color_system)
         in_pipe = options.max_width >= _UNBOUNDED
         indent = _GAP if self._groups and not in_pipe else ""
         room = options.max_width - len(indent)
@@ -286,8 +286,8 @@ class FittingTable:
             heads = {at: _wrapped(names[at], widths[at]) for at in shown}
             for number in range(max(map(len, heads.values()))):
                 head = (heads[at][number] if number < len(heads[at]) else "" for at in shown)
-                line = self._line(head, shown, widths)
-                yield Segment(f"{indent}{line}", console.get_style("bold"))
+                titles = self._line(head, shown, widths)
+                yield Segment(f"{indent}{titles}", console.get_style("bold"))
                 yield Segment.line()
         for number, (row, style) in enumerate(self._rows):
             if number in self._groups and not in_pipe:
@@ -297,8 +297,8 @@ class FittingTable:
             styles = [style or row[at].style for at in shown]
             texts = [row[at].text for at in shown]
             is_styled = any(styles) or not all(isinstance(text, str) for text in texts)
-            if self._prose.intersection(shown) or is_styled:
-                yield from self._styled(line, texts, styles, shown, widths)
+            if self._prose.intersection(shown) or (is_styled and has_colours):
+                yield from self._styled(line, texts, styles, shown, widths, indent)
             else:
                 yield Segment(f"{indent}{self._line(line, shown, widths)}\n")
         left_out = [
@@ -319,6 +319,7 @@ class FittingTable:
         """Return headings, the widths of the shown columns by index, and all columns as text."""
         cells = [[row[at] for row, _ in self._rows] for at in range(len(self._names))]
         columns = [[c.plain for c in column] if in_pipe else _rounded(column) for column in cells]
+        columns = [list(map(one_line, column)) for column in columns]
         names = list(self._names)
         columns = [list(map(ascii_text, c)) for c in columns] if only_ascii else columns
         widths = {at: _widest([names[at], *column]) for at, column in enumerate(columns)}
@@ -371,7 +372,7 @@ class FittingTable:
 
     def _styled(
         self, line: Sequence[str], texts: Sequence[str | Text], styles: Sequence[str],
-        shown: Sequence[int], widths: Mapping[int, int],
+        shown: Sequence[int], widths: Mapping[int, int], indent: str,
     ) -> RenderResult:  # fmt: skip
         """Yield a row with colours, or with sentences on several lines."""
         wrapped = [
@@ -379,7 +380,7 @@ class FittingTable:
             for text, at in zip(line, shown, strict=True)
         ]
         for number in range(max(map(len, wrapped))):
-            drawn = Text(no_wrap=True, overflow="ignore", end="\n")
+            drawn = Text(indent, no_wrap=True, overflow="ignore", end="\n")
             for place, at in enumerate(shown):
                 cell = wrapped[place][number] if number < len(wrapped[place]) else ""
                 padded = self._padded(cell, at, widths)
@@ -409,7 +410,7 @@ def _widest(texts: Iterable[str]) -> int:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(width, 1)) or [""]
+    return [text] if cell_len(text) <= width else textwrap.wrap(text, max(width, 1))
 
 
 def _rounded(column: Sequence[TableCell]) -> list[str]:
