@@ -20,8 +20,8 @@ from outlay.units import Money
 
 
 def use(spent: str, held: str = "0 USD", limit: str = "100 USD") -> LimitUse:
-    amounts = (Money.parse(each) for each in (limit, spent, held))
-    return LimitUse(**dict(zip(("limit", "spent", "held"), amounts, strict=True)), name="whole")
+    limit_money, spent_money, held_money = (Money.parse(each) for each in (limit, spent, held))
+    return LimitUse(name="whole", limit=limit_money, spent=spent_money, held=held_money)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,7 @@ def test_what_is_over_its_limit_is_the_first_error_that_outlay_says(
     uses = read_limits(store, [PolledLog(path)], [])
     assert [each.source for each in over_limit(uses)] == [str(path), "model bert"]
     said = in_process().out
+    assert said.startswith("What is wrong: ")
     assert "What is wrong: 2 limits exceeded" in said
     first, second = said.partition("exceeded\n")[2].splitlines()[:2]
     assert "whole is over its limit by 542.00 USD: 592.00 USD of 50.00 USD" in first

@@ -296,9 +296,15 @@ class FittingTable:
             line = [columns[at][number] for at in shown]
             styles = [style or row[at].style for at in shown]
             texts = [row[at].text for at in shown]
-            is_styled = any(styles) or not all(isinstance(text, str) for text in texts)
-            if self._prose.intersection(shown) or (is_styled and has_colours):
+            has_parts = has_colours and not all(isinstance(text, str) for text in texts)
+            if has_parts or self._prose.intersection(shown):
                 yield from self._styled(line, texts, styles, shown, widths, indent)
+            elif has_colours and any(styles):
+                yield Segment(indent)
+                for place, at in enumerate(shown):
+                    found = console.get_style(styles[place]) if styles[place] else None
+                    yield Segment(self._padded(line[place], at, widths), found)
+                    yield Segment(_GAP if place + 1 < len(shown) else "\n")
             else:
                 yield Segment(f"{indent}{self._line(line, shown, widths)}\n")
         left_out = [

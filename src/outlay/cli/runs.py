@@ -28,9 +28,11 @@ from outlay.cli.output import (
     print_sentence,
     shown_path,
     status_cell,
+    with_shown_paths,
 )
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue
+from outlay.escaping import one_line
 from outlay.runs.collect import (
     DEAD_SHOWN_NS,
     RunList,
@@ -77,8 +79,8 @@ def overview(*, as_json: bool) -> None:
     running += (row for row in stored_runs(store, RunFilter(status="running")) if row.log_host)
     dead = stored_runs(store, RunFilter(status="dead", since_ns=now_ns - DEAD_SHOWN_NS))
     # Findings of dead runs come from their rows: their logs are not read again.
-    others = [figures for figures in collected.figures if figures.status != "dead"]
-    findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
+    alive = [figures for figures in collected.figures if figures.status != "dead"]
+    findings = [*collected.findings, *findings_in([*alive, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals((*known_logs(), *known_books()))
     now = read_machines_now(store, rented, running, now_ns)
     unread: list[Finding] = []
@@ -101,6 +103,13 @@ def overview(*, as_json: bool) -> None:
             }
         )  # fmt: skip
         return
+    if over:
+        title = f"What is wrong: {counted(len(over), 'limit')} exceeded"
+        console.print(title, style="bold red")
+        for finding in over:
+            text = one_line(f"{finding.severity} {finding}")
+            print_sentence(with_shown_paths(text), style="red")
+        console.print()
     if running:
         _print_list(running, _RUNNING, now_ns)
         console.print()
@@ -109,13 +118,9 @@ def overview(*, as_json: bool) -> None:
     if now.places:
         print_sentence(f"Burning now: {now.text}")
     _print_rented(rented)
-    if findings:
-        wrong = sum(each.severity == "error" for each in findings)
-        counts = f": {counted(len(over), 'limit')} exceeded" if over else ""
-        console.print(
-            f"\nWhat is wrong{counts}", style="bold red" if wrong else "bold", highlight=False
-        )
-        print_findings(findings)
+    if others := [finding for finding in findings if finding not in over]:
+        console.print(f"\nWhat {'else ' if over else ''}is wrong", style="bold")
+        print_findings(others)
 
 
 def _print_rented(rented: Sequence[RentedHold]) -> None:
