@@ -61,6 +61,7 @@ _ON_TERMINAL = (
 )  # fmt: skip
 """The usual columns in the order of their weight; those that do not fit are left out."""
 _RUNNING = ("name", "steps", "wall_s", "cost", "burn_per_hour", "last_seen")
+_DEAD = ("name", "last_seen", "cost", "user", "dir")
 WATCH_S = 2.0
 
 
@@ -118,9 +119,15 @@ def overview(*, as_json: bool) -> None:
     if now.places:
         print_sentence(f"Burning now: {now.text}")
     _print_rented(rented)
-    if others := [finding for finding in findings if finding not in over]:
+    listed = dead if is_for_people() else []  # A line per run.
+    said_already = {*over, *dead_runs(listed)}
+    others = [finding for finding in findings if finding not in said_already]
+    if others or listed:
         console.print(f"\nWhat {'else ' if over else ''}is wrong", style="bold")
         print_findings(others)
+    if listed:
+        print_sentence(f"No sign of life, and no end recorded (killed or crashed): {len(listed)}")
+        _print_list(listed, _DEAD, now_ns)
 
 
 def _print_rented(rented: Sequence[RentedHold]) -> None:
