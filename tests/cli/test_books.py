@@ -45,6 +45,16 @@ def test_the_overview_reports_a_dead_run(tmp_path: Path) -> None:
     assert "recorded no end" in shown["findings"][0]["message"]
 
 
+def test_a_spend_log_that_is_used_by_hand_and_exceeded_is_said_first(tmp_path: Path) -> None:
+    log = ("--log", tmp_path / "spend.jsonl")
+    outlay("guard", "authorize", "lab02", "5 USD", "--ceiling", "5", *log)
+    assert "exceeded" not in outlay().out
+    outlay("guard", "record", "lab02", "547 USD", *log)
+    first, second, *_ = outlay().out.splitlines()
+    assert first == "What is wrong: 1 limit exceeded"
+    assert "over its limit by 542.00 USD: 547.00 USD of 5.00 USD" in second
+
+
 def test_runs_lists_what_a_directory_holds(finished: Path) -> None:
     (row,) = outlay("runs", finished.parent, "--json").json["runs"]
     assert (row["status"], row["attempts"], row["steps"], row["tokens"]) == ("completed", 1, 3, 15)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.color import ColorSystem
 
 from command_line import in_process as outlay
 from outlay import run
@@ -81,17 +82,27 @@ def test_a_floor_that_is_met_exactly_is_met(tmp_path: Path) -> None:
     assert outlay("goodput", tmp_path, "--fail-under", "29").code == 0
 
 
-def test_without_colour_phases_of_the_bar_are_told_apart(trained: Path) -> None:
+def test_in_a_pipe_the_bar_has_a_character_for_what_was_productive(trained: Path) -> None:
     bar = next(line for line in outlay("goodput", trained).out.splitlines() if "▒" in line)
-    assert bar == "█" * 40 + "▒" * 40
+    assert bar == "█" * 50 + "▒" * 50
 
 
-def test_no_phase_is_missing_from_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlay.cli.output.console.width", 40)
+@pytest.mark.parametrize(
+    ("width", "colours", "parts"), [(40, "truecolor", 2), (80, "truecolor", 2), (120, None, 2),
+                                    (120, "truecolor", 6)],
+)  # fmt: skip
+def test_a_bar_has_two_tones_or_where_there_is_room_for_colours_every_phase(
+    monkeypatch: pytest.MonkeyPatch, width: int, colours: str | None, parts: int
+) -> None:
+    monkeypatch.setattr("outlay.cli.output.console.width", width)
+    monkeypatch.setattr(
+        "outlay.cli.output.console._color_system", colours and ColorSystem.TRUECOLOR
+    )
     small = [PhaseRow(phase=f"custom:{n}", ns=1, share=0.0, cost=None) for n in range(5)]
     bar = bar_of([PhaseRow(phase="step", ns=10**9, share=1.0, cost=None), *small])
-    assert len(bar) == 40
-    assert len(bar.spans) == 6
+    assert len(bar) == min(width, 100)
+    assert len(bar.spans) == parts
+    assert ("▒" in bar.plain) == (parts == 2)
 
 
 def test_a_run_with_nothing_in_the_window_is_under_any_floor(trained: Path) -> None:

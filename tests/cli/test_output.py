@@ -19,6 +19,7 @@ from outlay import iso_tokens, run
 from outlay.cli.app import app
 from outlay.cli.output import console, new_table, print_title
 from outlay.clock import ManualClock
+from outlay.units import Money
 
 SECOND = 10**9
 # What rich would take for the end of a style, for a style and for a picture.
@@ -110,7 +111,7 @@ def test_figures_are_not_wrapped_at_forty_columns(
     shown = outlay(*("r" if word == "RUN" else word for word in words))
     assert max(map(len, shown.splitlines())) <= 40
     if words[0] in ("runs", "goodput", "cost"):
-        assert "0.005 USD" in shown
+        assert "0.0050" in shown
 
 
 @pytest.mark.usefixtures("narrow")
@@ -131,18 +132,19 @@ def test_sentences_wrap_at_forty_columns(tmp_path: Path, monkeypatch: pytest.Mon
         assert max(map(len, shown.splitlines())) <= 40, words
 
 
-def test_a_table_folds_its_widest_text_before_it_becomes_a_list_of_fields(
+def test_only_sentences_are_wrapped_and_names_get_an_ellipsis(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = new_table("run", "reason", ">cost")
-    table.add_row("001", "it ran out of memory on the second of four GPUs", "0.022368 USD")
-    for width, expected in ((100, 2), (50, 3), (30, 5)):
-        monkeypatch.setattr("outlay.cli.output.console.width", width)
+    text = "it ran out of memory on the second of four GPUs"
+    for prose, expected in (((), 2), (("reason",), 4)):
+        table = new_table("run", "reason", ">cost", prose=prose)
+        table.add_row("001", text, "0.022368 USD")
+        monkeypatch.setattr("outlay.cli.output.console.width", 40)
         console.print(table)
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == expected
-        assert any("0.022368 USD" in line for line in lines)
-        assert ("reason" in lines[0]) == (width > 30)
+        assert "0.022368 USD" in lines[1]
+        assert ("…" in lines[1]) == (not prose)
 
 
 def test_a_narrow_table_drops_empty_columns_and_folds_headers(
@@ -154,7 +156,19 @@ def test_a_narrow_table_drops_empty_columns_and_folds_headers(
     console.print(table)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        ["mean"], ["model", "accuracy", "cost"], ["bert", "0.7950", "0.022368", "USD"],
+        ["model", "mean", "cost"], ["accuracy"], ["bert", "0.7950", "0.022368", "USD"],
+    ]  # fmt: skip
+
+
+def test_a_table_says_which_columns_have_no_room(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = new_table("run", ">steps", ">cost", first=("run", "cost"))
+    table.add_row("001", "1,000,000", Money(1_234_567))
+    monkeypatch.setattr("outlay.cli.output.console.width", 18)
+    console.print(table)
+    assert capsys.readouterr().out.splitlines() == [
+        "run  cost (USD)", "001        1.23", "no room for: steps",
     ]  # fmt: skip
 
 

@@ -7,8 +7,10 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from outlay.report.charts import LineChart
 
 import outlay
+from browser import chromium
 from command_line import in_process
 from ledgers import HOUR, Segment, dollars
 from outlay.alerts.rounds import AlertWatch
@@ -46,7 +48,12 @@ def record(
     price: Price | None = None,
 ) -> int:
     """Write a run of three hours at 1 USD/h, of which two are steps; return its end."""
-    about = {"run_id": f"{user}-{model}", "user": user, "model": model, "name": model}
+    about = {
+        "run_id": f"{user}-{model}-{directory.name}",
+        "user": user,
+        "model": model,
+        "name": model,
+    }
     story = Segment(start=start, about=about | {"price": price or dollars(1)})
     story.step(H).step(H).span("evaluation", H)
     if end:
@@ -69,7 +76,8 @@ def test_spending_by_user_model_and_phase(tmp_path: Path) -> None:
     (unit,) = found.totals()
     assert found.by_phase(unit) == {"step": Money(4_000_000), "evaluation": Money(2_000_000)}
     page = to_markdown(digest_document(found))
-    assert "| bob | gpt | 3.00 USD | 2.00 USD | 1.00 USD | 0.00 USD |" in page
+    assert "| who | model | spent | productive | wasted |" in page, "no column of zeros"
+    assert "| bob | gpt | 3.00 USD | 2.00 USD | 1.00 USD |\n" in page
 
 
 def test_only_the_part_of_a_run_inside_the_period_counts(tmp_path: Path) -> None:
@@ -77,6 +85,62 @@ def test_only_the_part_of_a_run_inside_the_period_counts(tmp_path: Path) -> None
     found = digest_of(START + HOUR + HOUR // 2, end_ns)
     (unit,) = found.totals()
     assert found.by_phase(unit) == {"step": Money(500_000), "evaluation": Money(1_000_000)}
+
+
+def test_the_week_is_compared_with_the_week_before_in_total_and_by_owner(tmp_path: Path) -> None:
+    record(tmp_path / "a")
+    record(tmp_path / "gone", user="cy", model="old")
+    record(tmp_path / "b", user="bob", model="gpt", start=7 * DAY / 1e9)
+    record(tmp_path / "c", model="bert", start=7 * DAY / 1e9)
+    found = digest_of(START + 7 * DAY, START + 14 * DAY)
+    (unit,) = found.totals()
+    assert found.change(unit).spent == found.change(unit).before == Money(6_000_000)
+    page = to_markdown(digest_document(found))
+    assert "6.00 USD were spent (+0% against 6.00 USD before)" in page
+    for line in (
+        "| ada | bert | 3.00 USD | 0.00 |", "| bob | gpt | 3.00 USD | new |",
+        "| cy | old | 0.00 USD | -3.00 USD, none now |",
+    ):  # fmt: skip
+        assert line in page
+    whole = in_process(
+        "digest", "--since", "2023-11-21T22:13:20Z", "--json"
+    ).json  # To now: all of it is before or inside.
+    assert whole["totals"]["USD"] == {"micros": 6_000_000, "currency": "USD"}
+
+
+def test_the_chart_sums_to_the_total_to_the_micro_unit(tmp_path: Path) -> None:
+    record(tmp_path / "a", price=dollars(0.777777))
+    record(tmp_path / "b", user="bob", price=dollars(0.333333), start=2.4 * DAY / 1e9)
+    (chart,) = digest_document(digest_of(START - DAY, START + 5 * DAY + 7)).charts()
+    assert isinstance(chart, LineChart)
+    assert len(chart.curves[0].points) == 7
+    (total,) = digest_of(START - DAY, START + 5 * DAY + 7).totals().values()
+    assert round(sum(y for _, y in chart.curves[0].points) * 10**6) == total.micros
+
+
+def test_the_text_has_the_chart_as_a_line_of_bars(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path / "run", price="36 USD/h", gpus=1) as run:
+        list(run.steps("ab"))
+    shown = in_process("digest", columns=80).out
+    assert re.search(r"^·{6}█  this period  most \S+ USD$", shown, re.MULTILINE)
+
+
+def test_the_page_opens_offline_and_is_printed_on_one_sheet(tmp_path: Path) -> None:
+    for number in range(30):
+        record(
+            tmp_path / f"{number}", user=f"user{number}", model=f"a-model-of-a-long-name-{number}",
+            end=number % 3 > 0, start=number % 12 * DAY / 1e9,
+        )  # fmt: skip
+    found = digest_of(START + 6 * DAY, START + 13 * DAY)
+    page = to_html(digest_document(found), is_sheet=True)
+    assert re.findall(r"(?:src|href)=|url\(|@import|https?://(?!www\.w3\.org)", page) == []
+    margin = dict.fromkeys(("top", "bottom", "left", "right"), "11mm")
+    with chromium() as chrome:
+        opened = chrome.new_page()
+        opened.set_content(page)
+        for form in ("A4", "Letter"):
+            printed = opened.pdf(format=form, margin=margin)
+            assert re.findall(rb"/Type /Pages\s+/Count (\d+)", printed) == [b"1"], form
 
 
 def test_a_rental_without_a_run_is_listed_as_in_no_run() -> None:

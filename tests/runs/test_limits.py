@@ -63,6 +63,7 @@ def test_what_is_over_its_limit_is_the_first_error_that_outlay_says(
     uses = read_limits(store, [PolledLog(path)], [])
     assert [each.source for each in over_limit(uses)] == [str(path), "model bert"]
     said = in_process().out
+    assert said.startswith("What is wrong: ")
     assert "What is wrong: 2 limits exceeded" in said
     first, second = said.partition("exceeded\n")[2].splitlines()[:2]
     assert "whole is over its limit by 542.00 USD: 592.00 USD of 50.00 USD" in first

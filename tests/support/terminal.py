@@ -36,6 +36,11 @@ class Terminal:
         return _CONTROL.sub("", text)
 
     @property
+    def raw(self) -> str:
+        """The same with them."""
+        return self._raw.decode(errors="replace")
+
+    @property
     def widest(self) -> int:
         """The length of the longest line that was printed."""
         return max(len(line.rstrip()) for line in re.split(r"[\r\n]+", self.shown))

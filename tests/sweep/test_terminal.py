@@ -48,11 +48,12 @@ def test_a_yes_starts_the_runs_and_shows_a_live_table(grid: Path, tmp_path: Path
         screen.until("Start these runs? [y/N]:")
         screen.type("y\n")
         screen.until_matches(r"2 running; planned 2.00 USD, running ~0\.\d+ USD, ceiling 5.00 USD")
-        screen.until_matches(r"002_a-rather\S* +running +\S+ +75% +1.00 USD +~0\.\d+ USD")
+        screen.until_matches(r"run +status +time +budget used +planned \(USD\) +cost \(USD\)")
+        screen.until_matches(r"002_a-r\S*…\S*_01 +running +\S+ +75% +1\.00 +~<?0\.\d+")
         (tmp_path / "sweep" / "go").touch()
         assert screen.end() == 1
-        assert re.search(r"001_a-rather\S* +completed .* USD", screen.shown)
-        assert re.search(r"002_a-rather\S* +error .*exit code 1", screen.shown)
+        assert re.search(r"001_a-r\S*…\S*_00 +completed ", screen.shown)
+        assert re.search(r"002_a-r\S*…\S*_01 +error .*exit code 1", screen.shown)
         assert "1 of the runs did not complete: 002_a-rather" in screen.shown.replace("\n", "")
 
 

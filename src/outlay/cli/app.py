@@ -77,7 +77,7 @@ ENTRIES = (
     CommandEntry(
         "exec", "execute:show_exec", FIRST, "Run a command, record its time and cost.", True
     ),
-    CommandEntry("runs", "runs:show_runs", FIRST, "List runs: status, steps, cost, last seen."),
+    CommandEntry("runs", "runs:show_runs", FIRST, "List runs: status, cost, goodput, last seen."),
     CommandEntry("report", "report:show_report", FIRST, "Write one page about a run or a sweep."),
     CommandEntry("guard", "guard.commands:app", FIRST, "Check before spending; end rentals."),
     CommandEntry(
@@ -252,7 +252,11 @@ def show_help(topic: Topic = ALL, as_json: AsJson = False) -> None:
         return
     for each in topics:
         print_title(TOPICS.get(each, each))
-        print_rows(("command", "what it does"), [(e.name, e.help) for e in _entries(each)])
+        print_rows(
+            ("command", "what it does"),
+            [(e.name, e.help) for e in _entries(each)],
+            prose=("what it does",),
+        )
     print_sentence("outlay COMMAND --help shows its options.")
 
 

@@ -190,7 +190,6 @@ class _Demo:
         table = new_table("phase", ">cost", ">share of cost")
         for phase, cost in parts.items():
             table.add_row(phase, money_text(cost, 6), f"{cost.micros / captured.micros:.1%}")
-        table.add_section()
         table.add_row("captured by the guard", money_text(captured, 6), "100.0%", style="bold")
         console.print(table)
         self.results |= {"captured": captured, "dollars": parts, "held": books.held()}

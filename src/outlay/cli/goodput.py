@@ -39,17 +39,20 @@ from outlay.goodput.follower import (
     roll,
     summarise,
 )
+from outlay.goodput.phases import STEP
 from outlay.goodput.throughput import ModelFlops, StepTimes, worst_steps
 from outlay.goodput.timeline import Window
 from outlay.rates import prices_of, share_out
 from outlay.report import run_sections as sections
 from outlay.report.drawing.charts import of_phase
-from outlay.units import Duration
+from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
 
 # Rendering.
 
 _BAR_WIDTH = 100
+_OTHER = ""
+"""In place of a phase: all that was not productive."""
 
 
 def _render(view: RunView, summary: GoodputSummary) -> Iterator[RenderableType]:
@@ -72,17 +75,24 @@ def _render(view: RunView, summary: GoodputSummary) -> Iterator[RenderableType]:
 
 
 def bar_of(rows: list[PhaseRow]) -> Text:
-    """Return a stacked bar of the phases; each has at least one character.
+    """Return a bar of the phases; each part has at least one character.
 
-    Without colour, phases alternate between two shades.
+    It has two tones, productive and other, unless there are colours and room for one per phase.
     """
     width = min(console.width, _BAR_WIDTH)
-    beyond_one = share_out(max(width - len(rows), 0), {row.phase: row.ns for row in rows})
-    bar = Text()
     is_coloured = console.color_system is not None and not console.no_color
-    for place, row in enumerate(rows):
-        block = "▒" if place % 2 and not is_coloured else "█"
-        bar.append(block * (1 + beyond_one[row.phase]), style=of_phase(row.phase))
+    if is_coloured and width >= _BAR_WIDTH:
+        found = {row.phase: row.ns for row in rows}
+        styles = {row.phase: of_phase(row.phase) for row in rows}
+    else:
+        productive = sum(row.ns for row in rows if row.phase == STEP)
+        found = {STEP: productive, _OTHER: sum(row.ns for row in rows) - productive}
+        styles = {STEP: of_phase(STEP), _OTHER: "dim"}
+    parts = {name: ns for name, ns in found.items() if ns}
+    beyond_one = share_out(max(width - len(parts), 0), parts)
+    bar = Text()
+    for name in parts:
+        bar.append(("▒" if name == _OTHER else "█") * (1 + beyond_one[name]), style=styles[name])
     return bar
 
 
@@ -97,15 +107,15 @@ def _window_table(rows: list[WindowRow]) -> RenderableType:
     return table
 
 
-def _cells(row: PhaseRow | None) -> Sequence[str]:
+def _cells(row: PhaseRow | None) -> Sequence[str | Money]:
     """Return time, share and cost of a phase; "-" where a run does not have it."""
     if row is None:
         return ("-", "-", "-")
     return (duration_text(row.ns), f"{row.share:.1%}", _cost(row))
 
 
-def _cost(row: PhaseRow | WindowRow) -> str:
-    return "no price" if row.cost is None else str(row.cost)
+def _cost(row: PhaseRow | WindowRow) -> str | Money:
+    return "no price" if row.cost is None else row.cost
 
 
 app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)
@@ -309,7 +319,7 @@ def diff(
         cells = map(_cells, pair)
         rows.append((phase, *(cell for both in zip(*cells, strict=True) for cell in both)))
     columns = ("phase", ">time A", ">time B", ">share A", ">share B", ">cost A", ">cost B")
-    print_rows(columns, rows)
+    print_rows(columns, rows, first=("phase", "cost A", "cost B"))
     for reading in readings:
         print_findings(reading.findings)
 

@@ -20,6 +20,7 @@ from outlay.cli.output import (
     DefaultGroup,
     RunDir,
     SpendLogs,
+    amounts_cell,
     console,
     errors,
     must_be_directory,
@@ -431,8 +432,8 @@ def _by_partition(done: ImportedJobs) -> list[_Partition]:
 def _print_jobs(rows: list[_Partition], done: ImportedJobs) -> None:
     table = new_table("partition", ">jobs", ">GPU-hours", ">cost")
     for row in rows:
-        money = ", ".join(map(str, row.cost)) or "no price"
-        table.add_row(row.partition, str(row.jobs), f"{row.gpu_hours:,.2f}", money)
+        cost = amounts_cell(row.cost, "no price")
+        table.add_row(row.partition, str(row.jobs), f"{row.gpu_hours:,.2f}", cost)
     console.print(table)
     recorded = f"; {done.recorded} already had run logs" if done.recorded else ""
     print_sentence(f"\nRegistered {counted(len(done.jobs), 'job')}{recorded}.")

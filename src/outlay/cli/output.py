@@ -5,30 +5,26 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
-from rich.cells import cell_len
-from rich.console import (
-    Console,
-    ConsoleDimensions,
-    ConsoleOptions,
-    JustifyMethod,
-    RenderableType,
-    RenderResult,
-)
-from rich.measure import Measurement
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from outlay.errors import Finding, InvalidValue
 from outlay.escaping import ascii_json, ascii_text, json_text, one_line, terminal_text
+from outlay.units import Money, Unit
+from outlay.units.shown import decimals_of, money_text
 
 
 class SafeConsole(Console):
@@ -76,9 +72,6 @@ def new_console(file: TextIO | None = None, *, stderr: bool = False) -> SafeCons
 
 console = new_console()
 errors = new_console(stderr=True)
-
-_MAX_TABLE_ROWS = 100  # Longer tables are printed as plain lines.
-_MIN_FOLDED_WIDTH = 12
 
 
 def print_json(value: object) -> None:
@@ -178,122 +171,338 @@ def short_id(run_id: str) -> str:
     return run_id[:SHOWN_DIGITS] if re.fullmatch(r"[0-9a-f]{32}", run_id) else run_id
 
 
-class FittingTable(Table):
-    """A table that never wraps figures.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCell:
+    """A cell: exact in a pipe, and as short as a person needs it on a terminal.
 
-    If it is wider than the terminal, it drops empty columns and folds headers and text; if that is
-    not enough, it shows each row as a list of fields.
+    Attributes:
+        text: What is shown in a pipe.
+        short: What is shown on a terminal, if it is another text.
+        money: An amount, which is rounded on a terminal, equally within its column.
+        before: Precedes the amount, such as ``~``; ``after`` follows it, such as ``/h``.
     """
 
-    def __init__(self) -> None:
-        super().__init__(box=None, pad_edge=False, header_style="bold")
-        self._cells: list[Sequence[RenderableType | None]] = []
+    text: str | Text
+    short: str | None = None
+    money: Money | None = None
+    before: str = ""
+    after: str = ""
+    style: str = ""
 
-    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+    @property
+    def plain(self) -> str:
+        """Its text without colours."""
+        return self.text if isinstance(self.text, str) else self.text.plain
+
+
+CellContent = TableCell | Money | Text | str | None
+"""What a table takes as a cell; of an amount it is the exact text in a pipe."""
+_STATUS_STYLES = {
+    "completed": "green", "running": "cyan", "error": "red", "failed": "red", "dead": "red",
+    "cancelled": "yellow", "preempted": "yellow", "skipped": "yellow",
+}  # fmt: skip
+
+
+def status_cell(status: str) -> TableCell:
+    """Return a status in its colour."""
+    return TableCell(text=status, style=_STATUS_STYLES.get(status, ""))
+
+
+def is_for_people() -> bool:
+    """Return whether the output has a width: it is a terminal, or COLUMNS is set."""
+    return console.width < _UNBOUNDED
+
+
+def money_cell(money: Money, *, before: str = "", after: str = "") -> TableCell:
+    """Return an amount, with what is before and after it."""
+    return TableCell(text=f"{before}{money}{after}", money=money, before=before, after=after)
+
+
+def amounts_cell(amounts: Sequence[Money], none: str) -> TableCell:
+    """Return amounts of several units in one cell; ``none`` without any."""
+    if len(amounts) == 1:
+        return money_cell(amounts[0])
+    return TableCell(
+        text=", ".join(map(str, amounts)) or none,
+        short=", ".join(map(money_text, amounts)) or none,
+    )
+
+
+def _cell(content: CellContent) -> TableCell:
+    match content:
+        case TableCell():
+            return content
+        case Money():
+            return money_cell(content)
+        case Text():
+            return TableCell(text=content)
+        case _:
+            return TableCell(text=content or "")
+
+
+class FittingTable:
+    """A table with a line per row on any terminal; only sentences are wrapped.
+
+    In a pipe it has all columns, with exact amounts and full names. On a terminal amounts are
+    rounded. Where it is wider than that, the unit of an amount moves into the heading, empty
+    columns go, names and paths get an ellipsis, and at last columns are left out, which it says.
+
+    Attributes:
+        caption: A sentence below it.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], *, first: Sequence[str], prose: Sequence[str]
+    ) -> None:
+        self._names = [column.lstrip(">") for column in columns]
+        self._is_right = [column.startswith(">") for column in columns]
+        self._prose = {at for at, name in enumerate(self._names) if name in prose}
+        places = {name: place - len(first) for place, name in enumerate(first)}
+        ranks = [places.get(name, at) for at, name in enumerate(self._names)]
+        self._order = sorted(range(len(ranks)), key=ranks.__getitem__)
+        self._rows: list[tuple[list[TableCell], str]] = []
+        self._groups: dict[int, str] = {}
+        self.caption = ""
+
+    def add_group(self, title: str) -> None:
+        """Begin a group of rows under a title; in a pipe there is none."""
+        self._groups.setdefault(len(self._rows), title)
+
+    def add_row(self, *cells: CellContent, style: str | None = None) -> None:
         """Add a row."""
-        self._cells.append(cells)
-        super().add_row(*cells, **options)
+        missing = len(self._names) - len(cells)
+        row = [*map(_cell, cells), *[TableCell(text="")] * missing]
+        self._rows.append((row, style or ""))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table, narrowed or as lists of fields if the terminal requires it."""
-        wide = options.update(width=_UNBOUNDED)
-        natural = [
-            max(Measurement.get(console, wide, cell).maximum for cell in (c.header, *c.cells))
-            for c in self.columns
+        """Yield the lines of the table."""
+        only_ascii, has_colours = not _shows_unicode(console.encoding), bool(console.color_system)
+        in_pipe = options.max_width >= _UNBOUNDED
+        indent = _GAP if self._groups and not in_pipe else ""
+        room = options.max_width - len(indent)
+        names, widths, columns = self._laid_out(room, in_pipe=in_pipe, only_ascii=only_ascii)
+        shown = [at for at in range(len(names)) if at in widths]
+        if any(names[at] for at in shown):
+            heads = {at: _wrapped(names[at], widths[at]) for at in shown}
+            for number in range(max(map(len, heads.values()))):
+                head = (heads[at][number] if number < len(heads[at]) else "" for at in shown)
+                titles = self._line(head, shown, widths)
+                yield Segment(f"{indent}{titles}", console.get_style("bold"))
+                yield Segment.line()
+        for number, (row, style) in enumerate(self._rows):
+            if number in self._groups and not in_pipe:
+                title = shortened([one_line(self._groups[number])], options.max_width)[0]
+                yield Segment(f"{title}\n", console.get_style("bold"))
+            line = [columns[at][number] for at in shown]
+            styles = [style or row[at].style for at in shown]
+            texts = [row[at].text for at in shown]
+            has_parts = has_colours and not all(isinstance(text, str) for text in texts)
+            if has_parts or self._prose.intersection(shown):
+                yield from self._styled(line, texts, styles, shown, widths, indent)
+            elif has_colours and any(styles):
+                yield Segment(indent)
+                for place, at in enumerate(shown):
+                    found = console.get_style(styles[place]) if styles[place] else None
+                    yield Segment(self._padded(line[place], at, widths), found)
+                    yield Segment(_GAP if place + 1 < len(shown) else "\n")
+            else:
+                yield Segment(f"{indent}{self._line(line, shown, widths)}\n")
+        left_out = [
+            name
+            for at, name in enumerate(self._names)
+            if name
+            and at not in widths
+            and any(row[at].plain not in _EMPTY for row, _ in self._rows)
         ]
-        if _total(natural) <= options.max_width:
-            yield from super().__rich_console__(console, options)
-        elif widths := self._narrow_widths(console, wide, options.max_width):
-            yield self._narrowed(widths)
-        else:
-            yield from self._fields()
+        if left_out:
+            yield Text(f"no room for: {', '.join(left_out)}", style="dim")
+        if self.caption:
+            yield Text(self.caption)
 
-    def _narrow_widths(
-        self, console: Console, wide: ConsoleOptions, room: int
-    ) -> dict[int, int] | None:
-        """Return the widths of non-empty columns by index; None if figures do not fit."""
-        widths: dict[int, int] = {}
-        for at, column in enumerate(self.columns):
-            cells = list(column.cells)
-            if any(str(cell) not in ("", "-") for cell in cells):
-                words = str(column.header).split() or [""]
-                needed = (Measurement.get(console, wide, cell).maximum for cell in (*words, *cells))
-                widths[at] = max(needed)
-        texts = [at for at in widths if self.columns[at].justify == "left"]
-        for at in sorted(texts, key=lambda at: -widths[at]):
-            excess = _total(widths.values()) - room
-            widths[at] -= max(0, min(excess, widths[at] - _MIN_FOLDED_WIDTH))
-        return widths if _total(widths.values()) <= room else None
-
-    def _narrowed(self, widths: dict[int, int]) -> Table:
-        table = Table(
-            box=None, pad_edge=False, header_style="bold", caption=self.caption,
-            caption_justify=self.caption_justify,
-        )  # fmt: skip
+    def _laid_out(
+        self, room: int, *, in_pipe: bool, only_ascii: bool
+    ) -> tuple[list[str], dict[int, int], list[list[str]]]:
+        """Return headings, the widths of the shown columns by index, and all columns as text."""
+        cells = [[row[at] for row, _ in self._rows] for at in range(len(self._names))]
+        columns = [[c.plain for c in column] if in_pipe else _rounded(column) for column in cells]
+        columns = [list(map(one_line, column)) for column in columns]
+        names = list(self._names)
+        columns = [list(map(ascii_text, c)) for c in columns] if only_ascii else columns
+        widths = {at: _widest([names[at], *column]) for at, column in enumerate(columns)}
+        if _total(widths.values()) <= room:
+            return names, widths, columns
+        for at, column in enumerate(cells):
+            if (unit := _unit_of(column)) is not None:
+                suffix = f" {unit}"
+                names[at] = f"{names[at]} ({unit})"
+                columns[at] = [text.replace(suffix, "", 1) for text in columns[at]]
+        widths = self._fitted(names, columns, room)
         for at, width in widths.items():
-            column = self.columns[at]
-            table.add_column(column.header, justify=column.justify, overflow="fold", width=width)
-        for row, cells in zip(self.rows, self._cells, strict=True):
-            shown = (cells[at] if at < len(cells) else "" for at in widths)
-            table.add_row(*shown, style=row.style, end_section=row.end_section)
-        return table
+            if at not in self._prose and width < _widest(columns[at]):
+                mark = "~" if only_ascii else "…"
+                columns[at] = shortened(columns[at], width, mark)
+        return names, widths, columns
 
-    def _fields(self) -> RenderResult:
-        for number, row in enumerate(self._cells):
-            fields = Table.grid(padding=(0, 2, 0, 0))
-            fields.add_column(style="bold", no_wrap=True)
-            fields.add_column(overflow="fold")
-            for column, cell in zip(self.columns, row, strict=False):
-                if cell:
-                    fields.add_row(column.header, cell)
-            yield from ([] if number == 0 else [Text("")])
-            yield fields
-        yield from [] if self.caption is None else [Text(str(self.caption))]
+    def _fitted(
+        self, names: Sequence[str], columns: Sequence[Sequence[str]], room: int
+    ) -> dict[int, int]:
+        """Return the widths of the columns that fit, the first ones first."""
+        least = min(max(room // 4, _LEAST), _ENOUGH)
+        widths: dict[int, int] = {}
+        whole: dict[int, int] = {}
+        for at in self._order:
+            if all(text in _EMPTY for text in columns[at]):
+                continue
+            heading = max((cell_len(word) for word in names[at].split()), default=0)
+            whole[at] = max(heading, _widest(columns[at]))
+            is_rigid = self._is_right[at] or not names[at]
+            width = whole[at] if is_rigid else max(heading, min(whole[at], least))
+            if _total([*widths.values(), width]) <= room:
+                widths[at] = width
+            elif not widths:
+                widths[at] = room
+        # What is left is for headings on one line, then for names.
+        for wanted in ({at: cell_len(names[at]) for at in widths}, whole):
+            for at in [at for at in self._order if at in widths]:
+                spare = room - _total(widths.values())
+                widths[at] += max(min(spare, wanted[at] - widths[at]), 0)
+        return widths
+
+    def _line(self, line: Iterable[str], shown: Sequence[int], widths: Mapping[int, int]) -> str:
+        padded = (self._padded(text, at, widths) for text, at in zip(line, shown, strict=True))
+        return _GAP.join(padded).rstrip()
+
+    def _padded(self, text: str, at: int, widths: Mapping[int, int]) -> str:
+        spaces = " " * (widths[at] - (len(text) if text.isascii() else cell_len(text)))
+        return f"{spaces}{text}" if self._is_right[at] else f"{text}{spaces}"
+
+    def _styled(
+        self, line: Sequence[str], texts: Sequence[str | Text], styles: Sequence[str],
+        shown: Sequence[int], widths: Mapping[int, int], indent: str,
+    ) -> RenderResult:  # fmt: skip
+        """Yield a row with colours, or with sentences on several lines."""
+        wrapped = [
+            _wrapped(text, widths[at]) if at in self._prose else [text]
+            for text, at in zip(line, shown, strict=True)
+        ]
+        for number in range(max(map(len, wrapped))):
+            drawn = Text(indent, no_wrap=True, overflow="ignore", end="\n")
+            for place, at in enumerate(shown):
+                cell = wrapped[place][number] if number < len(wrapped[place]) else ""
+                padded = self._padded(cell, at, widths)
+                start = len(drawn) + (len(padded) - len(cell) if self._is_right[at] else 0)
+                drawn.append(padded, style=styles[place] or None)
+                if isinstance(text := texts[place], Text):
+                    drawn.stylize(text.style, start, start + len(cell))
+                    for span in text.spans:
+                        drawn.stylize(span.style, start + span.start, start + span.end)
+                drawn.append(_GAP if place + 1 < len(shown) else "")
+            drawn.rstrip()
+            yield drawn
+
+
+_GAP = "  "
+_EMPTY = ("", "-")
+_LEAST, _ENOUGH = 10, 40
+"""The least width of a name that is shortened, and of several ones where there is room."""
 
 
 def _total(widths: Collection[int]) -> int:
-    return sum(widths) + 2 * (len(widths) - 1)
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
-def new_table(*columns: str) -> FittingTable:
-    """Return an empty table; columns whose name starts with ">" are right-aligned."""
-    table = FittingTable()
-    for column in columns:
-        justify: JustifyMethod = "right" if column.startswith(">") else "left"
-        table.add_column(column.lstrip(">"), justify=justify, overflow="fold")
-    return table
+def _widest(texts: Iterable[str]) -> int:
+    return max((len(text) if text.isascii() else cell_len(text) for text in texts), default=0)
 
 
-def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; a long one as plain lines, which may be wider than the terminal.
+def _wrapped(text: str, width: int) -> list[str]:
+    return [text] if cell_len(text) <= width else textwrap.wrap(text, max(width, 1))
 
-    Layout by rich takes ten times as long per cell as everything else together.
-    """
-    if len(rows) <= _MAX_TABLE_ROWS:
-        table = new_table(*columns)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-        return
-    padded = [
-        _pad([name.lstrip(">"), *cells], right=name.startswith(">"))
-        for name, cells in zip(columns, zip(*rows, strict=True), strict=True)
+
+def _rounded(column: Sequence[TableCell]) -> list[str]:
+    """Return the cells of a column as text; its amounts have equally many decimals."""
+    decimals = decimals_of(cell.money for cell in column if cell.money is not None)
+    longest = max((len(cell.after) for cell in column), default=0)
+    return [
+        (cell.plain if cell.short is None else cell.short)
+        if cell.money is None
+        else f"{cell.before}{money_text(cell.money, decimals)}{cell.after:{longest}}"
+        for cell in column
     ]
-    head, *lines = ("  ".join(cells).rstrip() for cells in zip(*padded, strict=True))
-    console.print(head, style="bold", soft_wrap=True)
-    text = "\n".join([*lines, ""])
-    sys.stdout.write(text if _shows_unicode(sys.stdout.encoding) else ascii_text(text))
-    sys.stdout.flush()
 
 
-def _pad(cells: Sequence[str], *, right: bool) -> list[str]:
-    """Pad the cells of a column to the width of the widest; ``right`` aligns right."""
-    widths = [len(cell) if cell.isascii() else cell_len(cell) for cell in cells]
-    width = max(widths)
-    spaces = [" " * (width - each) for each in widths]
-    if right:
-        return [space + cell for cell, space in zip(cells, spaces, strict=True)]
-    return [cell + space for cell, space in zip(cells, spaces, strict=True)]
+def _unit_of(column: Sequence[TableCell]) -> Unit | None:
+    """Return the unit of all amounts of a column, if they have one."""
+    units = {cell.money.unit for cell in column if cell.money is not None}
+    return next(iter(units)) if len(units) == 1 else None
+
+
+def shortened(texts: Sequence[str], width: int, mark: str = "…") -> list[str]:
+    """Return texts that are at most ``width`` wide, with an ellipsis, as different as they can be.
+
+    It is in the middle, else where more of them differ; where they differ only in the middle, it
+    is on both sides of that.
+    """
+    long = list(dict.fromkeys(text for text in texts if cell_len(text) > width))[:_COMPARED]
+    found = {cut: len({cut(text) for text in long}) for cut in _cuts(long, width, mark)}
+    best = max(found, key=found.__getitem__, default=str)  # Of equals the first.
+    return [best(text) if cell_len(text) > width else text for text in texts]
+
+
+_COMPARED = 100
+"""So many texts decide where the ellipsis is in their column."""
+
+
+def _cuts(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str], str]]:
+    """Yield what shortens a text: in the middle, around it, on both sides of a part."""
+    kept = max(width - cell_len(mark), 0)
+    head = kept // 4
+    for tail in sorted(range(kept - head + 1), key=lambda tail: abs(tail - kept // 2)):
+        yield partial(_cut, mark=mark, head=kept - tail, tail=tail)
+    inside = kept - head - cell_len(mark)
+    for start in range(head, max(map(len, texts), default=0)):
+        yield partial(_cut_twice, mark=mark, head=head, start=start, inside=inside)
+
+
+def _cut_twice(text: str, *, mark: str, head: int, start: int, inside: int) -> str:
+    """Return the beginning of a text, and a part of it."""
+    rest = text[start:]
+    is_end = cell_len(rest) <= inside + cell_len(mark)
+    shown = rest if is_end else _cut(rest, mark=mark, head=max(inside, 0), tail=0)
+    return f"{_cut(text, mark=mark, head=head, tail=0)}{shown}"
+
+
+def _cut(text: str, *, mark: str, head: int, tail: int) -> str:
+    """Return the beginning and the end of a text, by cells of a terminal."""
+    if text.isascii():
+        return f"{text[:head]}{mark}{text[len(text) - tail :]}"
+    end = set_cell_size(text[::-1], tail).strip()[::-1]
+    return f"{set_cell_size(text, head).rstrip()}{mark}{end}"
+
+
+def new_table(*columns: str, first: Sequence[str] = (), prose: Sequence[str] = ()) -> FittingTable:
+    """Return an empty table; columns whose name starts with ">" are right-aligned.
+
+    Args:
+        columns: The headings.
+        first: Those that stay the longest where there is no room; the others follow in order.
+        prose: Those with sentences.
+    """
+    return FittingTable(columns, first=first, prose=prose)
+
+
+def print_rows(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[CellContent]],
+    *,
+    first: Sequence[str] = (),
+    prose: Sequence[str] = (),
+) -> None:
+    """Print a table."""
+    table = new_table(*columns, first=first, prose=prose)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def must_exist(path: Path, *, name: str) -> None:
@@ -307,12 +516,6 @@ def must_be_directory(directory: Path, *, name: str = "DIR") -> None:
     if not directory.is_dir():
         problem = "it is a file" if directory.exists() else "no such directory"
         raise InvalidValue(name, str(directory), f"an existing directory ({problem})")
-
-
-def fits(table: Table) -> bool:
-    """Return whether the terminal can show a table without wrapping a cell."""
-    wide = console.options.update(width=_UNBOUNDED)
-    return console.measure(table, options=wide).maximum <= console.width
 
 
 # Shared arguments and options.

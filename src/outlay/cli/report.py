@@ -32,7 +32,7 @@ from outlay.files import write_whole
 from outlay.goodput.timeline import Window
 from outlay.report.bill_document import confirmed_json
 from outlay.report.compared_runs import compare_document
-from outlay.report.digest import Digest, digest_document, read_digest
+from outlay.report.digest import Digest, digest_document, limit_name, limit_percent, read_digest
 from outlay.report.document import Document, to_html, to_markdown
 from outlay.report.drawing.pictures import save_charts, save_picture
 from outlay.report.files import Form, read_sweep, setup_of, write_page, write_sweep_report
@@ -288,13 +288,20 @@ def _render(document: Document, form: str) -> str:
         page = StringIO()
         print_document(document, new_console(page))
         return page.getvalue()
-    return to_html(document) if form == "html" else to_markdown(document)
+    return to_html(document, is_sheet=True) if form == "html" else to_markdown(document)
 
 
 def _digest_json(digest: Digest) -> dict[str, object]:
     return {
         "period": digest.period,
         "totals": {str(unit): money for unit, money in digest.totals().items()},
+        "before": {
+            "period": digest.period_before,
+            "totals": {
+                str(unit): unit.money(sum(p.micros for p in digest.before if p.unit == unit))
+                for unit in sorted({part.unit for part in digest.before})
+            },
+        },
         "by_phase": {str(unit): digest.by_phase(unit) for unit in digest.totals()},
         "parts": [
             {
@@ -317,7 +324,10 @@ def _digest_json(digest: Digest) -> dict[str, object]:
             if total.low is not None and total.high is not None
         },
         "limits": [
-            {"name": e.name, "used": e.used, "limit": e.limit, "percent": e.percent}
+            {
+                "name": limit_name(e), "used": e.used, "limit": e.limit,
+                "percent": limit_percent(e),
+            }
             for e in digest.limits
         ],
         "dead": digest.dead,

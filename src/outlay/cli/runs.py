@@ -15,18 +15,24 @@ from rich.text import Text
 
 from outlay.cli.output import (
     AsJson,
+    CellContent,
+    FittingTable,
+    TableCell,
     console,
+    is_for_people,
     must_be_directory,
     new_table,
     print_findings,
     print_json,
     print_json_line,
-    print_rows,
     print_sentence,
     shown_path,
+    status_cell,
+    with_shown_paths,
 )
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue
+from outlay.escaping import one_line
 from outlay.runs.collect import (
     DEAD_SHOWN_NS,
     RunList,
@@ -41,6 +47,7 @@ from outlay.store import open_store
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter
 from outlay.store.runs import list_runs as stored_runs
+from outlay.units import Money
 from outlay.units.money import KINDS
 from outlay.units.shown import counted
 
@@ -49,7 +56,12 @@ if TYPE_CHECKING:
     from outlay.runs.reading import RunReading
 
 NEWEST = 50
+_ON_TERMINAL = (
+    "name", "status", "cost", "goodput", "last_seen", "steps", "attempts", "dir",
+)  # fmt: skip
+"""The usual columns in the order of their weight; those that do not fit are left out."""
 _RUNNING = ("name", "steps", "wall_s", "cost", "burn_per_hour", "last_seen")
+_DEAD = ("name", "last_seen", "cost", "user", "dir")
 WATCH_S = 2.0
 
 
@@ -68,8 +80,8 @@ def overview(*, as_json: bool) -> None:
     running += (row for row in stored_runs(store, RunFilter(status="running")) if row.log_host)
     dead = stored_runs(store, RunFilter(status="dead", since_ns=now_ns - DEAD_SHOWN_NS))
     # Findings of dead runs come from their rows: their logs are not read again.
-    others = [figures for figures in collected.figures if figures.status != "dead"]
-    findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
+    alive = [figures for figures in collected.figures if figures.status != "dead"]
+    findings = [*collected.findings, *findings_in([*alive, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals((*known_logs(), *known_books()))
     now = read_machines_now(store, rented, running, now_ns)
     unread: list[Finding] = []
@@ -92,6 +104,13 @@ def overview(*, as_json: bool) -> None:
             }
         )  # fmt: skip
         return
+    if over:
+        title = f"What is wrong: {counted(len(over), 'limit')} exceeded"
+        console.print(title, style="bold red")
+        for finding in over:
+            text = one_line(f"{finding.severity} {finding}")
+            print_sentence(with_shown_paths(text), style="red")
+        console.print()
     if running:
         _print_list(running, _RUNNING, now_ns)
         console.print()
@@ -100,13 +119,15 @@ def overview(*, as_json: bool) -> None:
     if now.places:
         print_sentence(f"Burning now: {now.text}")
     _print_rented(rented)
-    if findings:
-        wrong = sum(each.severity == "error" for each in findings)
-        counts = f": {counted(len(over), 'limit')} exceeded" if over else ""
-        console.print(
-            f"\nWhat is wrong{counts}", style="bold red" if wrong else "bold", highlight=False
-        )
-        print_findings(findings)
+    listed = dead if is_for_people() else []  # A line per run.
+    said_already = {*over, *dead_runs(listed)}
+    others = [finding for finding in findings if finding not in said_already]
+    if others or listed:
+        console.print(f"\nWhat {'else ' if over else ''}is wrong", style="bold")
+        print_findings(others)
+    if listed:
+        print_sentence(f"No sign of life, and no end recorded (killed or crashed): {len(listed)}")
+        _print_list(listed, _DEAD, now_ns)
 
 
 def _print_rented(rented: Sequence[RentedHold]) -> None:
@@ -129,14 +150,20 @@ def show_runs(
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show running runs until Ctrl-C.")] = False,
     columns: Annotated[
-        str, typer.Option(metavar="NAME,...", help="The figures to list: name,cost,goodput.")
-    ] = ",".join(USUAL),
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="The figures to list: name,cost,goodput. Default: as many of the usual as fit.",
+        ),
+    ] = "",
     sort: Annotated[
         str, typer.Option(metavar="NAME", help="The figure to sort by, the largest first: waste.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List runs: status, steps, cost, last seen.
+    """List runs: status, cost, goodput, last seen.
+
+    A terminal gets a line per run and as many columns as fit; a pipe gets all, in full.
 
     --columns and --sort take any of the figures that docs/reference/figures.md lists; waste is
     short for wasted_cost.
@@ -150,7 +177,8 @@ def show_runs(
         _watch(directory, as_json=as_json)
         return
     limit = None if everything else NEWEST
-    wanted = [figure.name for figure in figures_named(columns.split(","))]
+    usual = _ON_TERMINAL if is_for_people() else USUAL
+    wanted = [figure.name for figure in figures_named(columns.split(",") if columns else usual)]
     by = figures_named(["wasted_cost" if sort == "waste" else sort], "--sort")[0] if sort else None
     if by is not None and by.name not in wanted:
         wanted.insert(1, by.name)
@@ -245,11 +273,7 @@ def _live_table(
     rows = [*(reading.figures for reading in running), *elsewhere]
     if not rows:
         return Text("Nothing is running. Start with: outlay exec -- python train.py")
-    figures = figures_named(_LIVE)
-    table = new_table(*map(_heading, figures))
-    for row in rows:
-        table.add_row(*(figure.text(row, now_ns) for figure in figures))
-    return Group(table, Text(f"\nBurning now: {burn}. Stop with Ctrl-C."))
+    return Group(_table(rows, _LIVE, now_ns), Text(f"\nBurning now: {burn}. Stop with Ctrl-C."))
 
 
 def _show(listed: RunList, *, columns: Sequence[str], nothing: str, as_json: bool) -> None:
@@ -272,13 +296,39 @@ def list_json(listed: RunList) -> dict[str, object]:
 
 
 def _print_list(runs: Sequence[RunRow], columns: Sequence[str], now_ns: int) -> None:
+    console.print(_table(runs, columns, now_ns))
+
+
+_FIRST = ("run", "status", "cost", "goodput", "burn per hour", "last seen", "wasted")
+"""The headings of the columns that stay the longest on a narrow terminal."""
+_MARK = "*"
+
+
+def _table(runs: Sequence[RunRow], columns: Sequence[str], now_ns: int) -> FittingTable:
     figures = figures_named(columns)
-    rows = [[figure.text(run, now_ns) for figure in figures] for run in runs]
-    if "dir" in columns:
-        at = columns.index("dir")
-        for row in rows:
-            row[at] = shown_path(row[at])
-    print_rows([_heading(figure) for figure in figures], rows)
+    table = new_table(*map(_heading, figures), first=_FIRST)
+    for run in runs:
+        table.add_row(*(_cell(figure, run, now_ns) for figure in figures))
+    marked = any(_is_partial(figure, run) for figure in figures for run in runs)
+    if marked and is_for_people():
+        table.caption = f"{_MARK} partly assumed, or also in others: --columns name,cost,assumed"
+    return table
+
+
+def _cell(figure: RunFigure, run: RunRow, now_ns: int) -> CellContent:
+    """Return a cell; on a terminal an amount is rounded, and a mark says that it is not all."""
+    text, value = figure.text(run, now_ns), figure.of(run)
+    if figure.name == "status":
+        return status_cell(text)
+    if figure.name == "dir":
+        return shown_path(text)
+    if not isinstance(value, Money):
+        return text
+    return TableCell(text=text, money=value, after=_MARK if _is_partial(figure, run) else "")
+
+
+def _is_partial(figure: RunFigure, run: RunRow) -> bool:
+    return figure.may_be_assumed and (figure.grade(run) == "assumed" or bool(run.cost_beside))
 
 
 def _heading(figure: RunFigure) -> str:

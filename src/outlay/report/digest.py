@@ -2,11 +2,13 @@
 
 Amounts come from ``read_spending``, cut to the period: of an attempt that began earlier, the part
 inside the period counts. Time between two attempts and stated trainings are booked whole, as in
-every total by month. Units are never added.
+every total by month. Units are never added. The same is computed of the period before, which is as
+long.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from outlay.advise.run_advice import advise_run
 from outlay.bills.reconciliation import ConfirmedMonth
 from outlay.clock import utc_datetime, utc_text
 from outlay.cost.charges import month_edges
-from outlay.cost.cost_book import CostBook, budgeted
+from outlay.cost.daily_cost import DAY_NS, CostChange
 from outlay.cost.forecast import Estimate
 from outlay.cost.month_forecast import PAST_DAYS, forecast_month
 from outlay.cost.spending import Spending, SpendItem, energy_in
@@ -31,20 +33,44 @@ from outlay.goodput.timeline import Window
 from outlay.guard.rental.watch import living_rentals
 from outlay.rates import share_out
 from outlay.report.bill_document import confirmed_figure
-from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
+from outlay.report.charts import Curve, LineChart
+from outlay.report.document import (
+    Block,
+    ChartBlock,
+    Document,
+    Figure,
+    NoteBlock,
+    Table,
+    sections,
+)
 from outlay.report.html import Cell
 from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.inventory.machines_now import MachinesNow, read_machines_now
+from outlay.runs.limits import LimitUse, model_budgets, use_of_standing
 from outlay.runs.spending_reader import read_reconciliation, read_spending, refresh_books
 from outlay.store.run_row import RunRow
 from outlay.store.runs import list_runs
 from outlay.units import Money, Unit
-from outlay.units.money import KINDS
-from outlay.units.shown import amount_text, counted, decimals_of, graded, money_text, range_text
+from outlay.units.money import KINDS, MICROS
+from outlay.units.quantity import NS_PER_HOUR, duration_text
+from outlay.units.shown import (
+    amount_text,
+    counted,
+    decimals_of,
+    figure_text,
+    graded,
+    money_text,
+    range_text,
+)
 
 NEAR_PERCENT = 75
 """Used share of a budget or ceiling from which the digest lists it."""
+_ROWS = 12
+"""Most rows of a table, so that the page can be printed on one sheet."""
+_NOTES = 5
+_SLICES = 45
+"""Most points of the chart."""
 _PATIENCE_S = 30.0  # for a database
 ADVICE = 3
 _ADVISED_RUNS = 50
@@ -54,27 +80,18 @@ IN_NO_RUN, UNKNOWN = "in no run", "not recorded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpentPart:
-    """What one phase of a user's runs of a model cost in the period."""
+    """What one phase of a user's runs of a model cost in the period.
+
+    Attributes:
+        window: When it was used; the instant of the booking, if it is booked whole.
+    """
 
     user: str
     model: str
     unit: Unit
     phase: str
     micros: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitLine:
-    """A budget or a ceiling, and the amount used."""
-
-    name: str
-    used: Money
-    limit: Money
-
-    @property
-    def percent(self) -> float:
-        """The used share, in percent."""
-        return percent_used(self.used, self.limit)
+    window: Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +109,7 @@ class Digest:
     """Spending of a period.
 
     Attributes:
+        before: What was spent in the period before, which is as long.
         late: Spends of closed months that became known later.
         months: Forecast of the present month's total, in micro-units, by unit.
         now: What costs money when the digest is made.
@@ -104,18 +122,28 @@ class Digest:
     parts: tuple[SpentPart, ...]
     late: tuple[SpendItem, ...]
     dead: tuple[RunRow, ...]
-    limits: tuple[LimitLine, ...]
+    limits: tuple[LimitUse, ...]
     months: dict[Unit, Estimate]
     advice: tuple[SavingLine, ...]
     heads: dict[str, str]
     energy_mj: int
     findings: tuple[Finding, ...]
     now: MachinesNow
+    before: tuple[SpentPart, ...] = ()
     confirmed: tuple[ConfirmedMonth, ...] = ()
 
     def totals(self) -> dict[Unit, Money]:
         """Return the total by unit."""
         return {unit: _sum(self.parts, unit) for unit in sorted({p.unit for p in self.parts})}
+
+    def change(self, unit: Unit) -> CostChange:
+        """Return the total of a unit against that of the period before."""
+        return CostChange(spent=_sum(self.parts, unit), before=_sum(self.before, unit))
+
+    @property
+    def period_before(self) -> Window:
+        """The period before."""
+        return before(self.period)
 
     def by_phase(self, unit: Unit) -> dict[str, Money]:
         """Return the cost by phase: steps first, then by cost, descending."""
@@ -133,7 +161,9 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
     findings += spending.findings
     runs = {row.run_id: row for row in list_runs(store)}
     views = dict(_views(spending, runs, period, now_ns, findings))
-    parts = tuple(spent_parts(spending.spends, views, period))
+    parts, earlier = (
+        tuple(spent_parts(spending.spends, views, each)) for each in (period, before(period))
+    )
     guards = read_guards_once(logs, findings, patience_s=_PATIENCE_S)
     rented, troubles = living_rentals(logs)
     now = read_machines_now(store, rented, (r for r in runs.values() if _runs(r)), now_ns)
@@ -142,8 +172,9 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
     return Digest(
         period=period,
         parts=parts,
+        before=earlier,
         dead=tuple(row for row in seen if row.status == "dead"),
-        limits=tuple(_limits(CostBook(store), guards)),
+        limits=tuple(_limits(store, guards)),
         late=tuple(s for s in spending.spends if s.origin and _counted(s, period)),
         months=forecast_month(spending, now_ns, reading.running),
         advice=tuple(_advice(views)),
@@ -153,6 +184,11 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
         findings=(*findings, *spending.unpriced_finding()),
         now=now,
     )
+
+
+def before(period: Window) -> Window:
+    """Return the period before another, which is as long."""
+    return Window(period.start_ns - period.length_ns, period.start_ns)
 
 
 def _runs(row: RunRow) -> bool:
@@ -224,6 +260,8 @@ def spent_parts(
         if window is None:
             continue
         micros = _inside(spend, window)
+        is_inside = period.start_ns <= window.start_ns and window.end_ns <= period.end_ns
+        used = window if is_inside else Window(spend.booked_ns, spend.booked_ns)
         weights = {IN_NO_RUN if is_in_no_run(spend) else UNKNOWN: 1}
         view = views.get(spend.run_id) if spend.source == "ledger" else None
         found = None if view is None else view.break_down(window)
@@ -236,8 +274,9 @@ def spent_parts(
             weights = {name: cost.micros for name, cost in costs if cost} or weights
         for phase, part in share_out(micros, weights).items():
             yield SpentPart(
-                user=spend.user, model=spend.model, unit=spend.unit, phase=phase, micros=part
-            )
+                user=spend.user, model=spend.model, unit=spend.unit, phase=phase, micros=part,
+                window=used,
+            )  # fmt: skip
 
 
 def _inside(spend: SpendItem, window: Window) -> int:
@@ -253,14 +292,20 @@ def _sum(parts: Iterable[SpentPart], unit: Unit) -> Money:
     return unit.money(sum(part.micros for part in parts if part.unit == unit))
 
 
-def _limits(book: CostBook, guards: Sequence[GuardReading]) -> Iterator[LimitLine]:
-    for model, budget in book.budgets().items():
-        found = budgeted(book.reports(model), budget.limit)
-        yield LimitLine(name=f"budget of {model}", used=found.spent, limit=found.limit)
+def _limits(store: Engine, guards: Sequence[GuardReading]) -> Iterator[LimitUse]:
+    yield from model_budgets(store)
     for guard in guards:
-        for each in guard.standings:
-            used = each.captured + each.held
-            yield LimitLine(name=f"{each.scope} in {guard.log_path}", used=used, limit=each.limit)
+        yield from (use_of_standing(guard.log_path, each) for each in guard.standings)
+
+
+def limit_name(use: LimitUse) -> str:
+    """Return what a limit is of, and in which spend log."""
+    return f"{use.name} in {use.source}" if use.source else use.name
+
+
+def limit_percent(use: LimitUse) -> float:
+    """Return the used share of a limit, in percent."""
+    return percent_used(use.used, use.limit)
 
 
 def _advice(views: dict[str, RunView]) -> list[SavingLine]:
@@ -288,7 +333,7 @@ def _cost_of(view: RunView) -> int:
 
 
 _WIDE = (
-    "Who spent what", "Booked late", "Near the limit", "Runs that look dead",
+    "Spent over time", "Who spent what", "Booked late", "Near the limit", "Runs that look dead",
     "What would save most", "Warnings", "Spend logs", "What costs money now",
 )  # fmt: skip
 
@@ -301,6 +346,7 @@ def digest_document(digest: Digest) -> Document:
         verdict=_verdict(digest),
         sections=sections(
             [
+                ("Spent over time", _over_time(digest)),
                 ("Who spent what", _owners(digest)),
                 ("By phase", _phases(digest)),
                 ("Energy", energy(digest.energy_mj, "estimated")),
@@ -311,7 +357,7 @@ def digest_document(digest: Digest) -> Document:
                 ("Near the limit", _near(digest)),
                 ("Runs that look dead", _dead(digest)),
                 ("What would save most", _savings(digest)),
-                ("Warnings", (NoteBlock(str(finding)) for finding in digest.findings)),
+                ("Warnings", _warnings(digest)),
                 ("Spend logs", _heads(digest)),
             ],
             whole=_WIDE,
@@ -326,9 +372,20 @@ def _verdict(digest: Digest) -> str:
     parts = []
     for unit, total in totals.items():
         productive = money_text(digest.by_phase(unit).get(ph.STEP, total * 0))
-        spent = _amount(total).text
-        parts.append(f"{spent} were spent, of which {productive} on productive steps")
-    return f"{'; '.join(parts)}. Amounts are estimates until a bill confirms them."
+        spent = f"{money_text(total)} were spent"
+        if digest.before:
+            spent += f" ({_against(digest.change(unit))})"
+        parts.append(f"{spent}, of which {productive} on productive steps")
+    length = duration_text(digest.period.length_ns)
+    since = "" if digest.before else f" Nothing is known of the {length} before."
+    return f"{'; '.join(parts)}. Amounts are estimates until a bill confirms them.{since}"
+
+
+def _against(change: CostChange) -> str:
+    """Return a change in words: ``+12% against 40.00 USD before``."""
+    if not change.before:
+        return "nothing before"
+    return f"{change.text} against {money_text(change.before)} before"
 
 
 def _amount(money: Money, decimals: int | None = None) -> Cell:
@@ -341,26 +398,163 @@ def _share(percent: float, digits: int) -> Cell:
     return Cell(text=f"{percent:.{digits}f}%", value=percent, is_number=True)
 
 
-def _owners(digest: Digest) -> Iterator[Block]:
-    owners: dict[tuple[str, str, Unit], list[SpentPart]] = {}
-    for part in digest.parts:
-        owners.setdefault((part.user, part.model, part.unit), []).append(part)
-    rows = []
-    for (user, model, unit), parts in owners.items():
-        productive = _sum((p for p in parts if p.phase == ph.STEP), unit)
-        idle = _sum((p for p in parts if p.phase == IN_NO_RUN), unit)
-        unknown = _sum((p for p in parts if p.phase == UNKNOWN), unit)
-        whole = _sum(parts, unit)
+def _over_time(digest: Digest) -> Iterator[Block]:
+    """Yield a chart per unit: the period, and the one before."""
+    edges = _edges(digest.period)
+    if len(edges) <= _LEAST_SLICES:
+        return
+    is_daily = edges[1] - edges[0] >= DAY_NS
+    for unit, total in digest.totals().items():
+        shift_ns = digest.period.length_ns
+        rows = [("this period", _slices(digest.parts, unit, edges))]
+        if any(part.unit == unit for part in digest.before):
+            earlier = [edge - shift_ns for edge in edges]
+            rows.append(("the period before", _slices(digest.before, unit, earlier)))
+        yield ChartBlock(
+            LineChart(
+                name=f"spent-{unit.currency.lower()}-{unit.kind}",
+                title=f"{money_text(total)} by {_slice_text(edges[1] - edges[0])}",
+                x_title="day" if is_daily else "hours since the start",
+                y_title=str(unit),
+                curves=tuple(
+                    Curve(label=label, points=tuple(_points(micros, edges)), look=look)
+                    for look, (label, micros) in enumerate(rows)
+                ),
+                labels=tuple(label for label, _ in rows) if len(rows) > 1 else (),
+                in_days=is_daily,
+            )
+        )
+
+
+_LEAST_SLICES = 2
+
+
+def _slice_text(length_ns: int) -> str:
+    return {DAY_NS: "day", NS_PER_HOUR: "hour"}.get(length_ns) or duration_text(length_ns)
+
+
+def _edges(period: Window) -> list[int]:
+    """Return the edges of the parts of a period that the chart shows: days, or hours of few."""
+    unit_ns = DAY_NS if period.length_ns >= 2 * DAY_NS else NS_PER_HOUR
+    length_ns = unit_ns * -(-period.length_ns // (_SLICES * unit_ns))
+    return [*range(period.start_ns, period.end_ns, length_ns), period.end_ns]
+
+
+def _slices(parts: Iterable[SpentPart], unit: Unit, edges: Sequence[int]) -> list[int]:
+    """Return what was spent between edges, in proportion to time; it sums to the parts."""
+    found = [0] * (len(edges) - 1)
+    for part in parts:
+        if part.unit != unit:
+            continue
+        start_ns, end_ns = part.window.start_ns, part.window.end_ns
+        first = min(bisect_right(edges, start_ns), len(found)) - 1
+        overlaps = {max(first, 0): 1}
+        if start_ns < end_ns:
+            within = range(max(first, 0), len(found))
+            cut = {n: min(end_ns, edges[n + 1]) - max(start_ns, edges[n]) for n in within}
+            overlaps = {n: ns for n, ns in cut.items() if ns > 0} or overlaps
+        for place, micros in share_out(part.micros, overlaps).items():
+            found[place] += micros
+    return found
+
+
+def _points(micros: Sequence[int], edges: Sequence[int]) -> Iterator[tuple[float, float]]:
+    is_daily = edges[1] - edges[0] >= DAY_NS
+    for start_ns, amount in zip(edges, micros, strict=False):
+        x = start_ns / DAY_NS if is_daily else (start_ns - edges[0]) / NS_PER_HOUR
+        yield x, amount / MICROS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerLine:
+    """What an owner's runs of a model cost, and what they cost in the period before."""
+
+    who: str
+    model: str
+    amounts: tuple[Money, ...]
+    before: Money
+
+    @property
+    def whole(self) -> Money:
+        """The total of the period."""
+        return self.amounts[0]
+
+
+_PARTS = ("productive", "wasted", IN_NO_RUN, UNKNOWN)
+
+
+def _owner_lines(digest: Digest) -> list[OwnerLine]:
+    """Return the owners of both periods, the largest first."""
+    found: dict[tuple[str, str, Unit], tuple[list[SpentPart], list[SpentPart]]] = {}
+    for place, parts in enumerate((digest.parts, digest.before)):
+        for part in parts:
+            found.setdefault((part.user, part.model, part.unit), ([], []))[place].append(part)
+    lines = []
+    for (user, model, unit), (mine, earlier) in found.items():
+        whole = _sum(mine, unit)
+        productive, idle, unknown = (
+            _sum((part for part in mine if part.phase == phase), unit)
+            for phase in (ph.STEP, IN_NO_RUN, UNKNOWN)
+        )
         wasted = whole - productive - idle - unknown
-        decimals = decimals_of([whole])
-        amounts = (whole, productive, wasted, idle, unknown)
-        cells = [_amount(money, decimals) for money in amounts]
-        rows.append((whole.micros, (user or "unknown", model, *cells)))
-    if rows:
-        rows.sort(key=lambda row: -row[0])
-        headings = ("who", "model", "spent", "productive", "wasted", IN_NO_RUN, UNKNOWN)
-        shown = len(headings) - (not any(part.phase == UNKNOWN for part in digest.parts))
-        yield Table(headings[:shown], tuple(cells[:shown] for _, cells in rows))
+        lines.append(
+            OwnerLine(
+                who=user or "unknown", model=model, before=_sum(earlier, unit),
+                amounts=(whole, productive, wasted, idle, unknown),
+            )
+        )  # fmt: skip
+    return sorted(lines, key=lambda line: (-line.whole.micros, -line.before.micros, line.who))
+
+
+def _with_others(lines: list[OwnerLine]) -> list[OwnerLine]:
+    """Return the first lines, and by unit the sum of the others."""
+    if len(lines) <= _ROWS:
+        return lines
+    kept, others = lines[: _ROWS - 1], lines[_ROWS - 1 :]
+    for unit in sorted({line.before.unit for line in others}):
+        mine = [line for line in others if line.before.unit == unit]
+        if len(mine) == 1:
+            kept += mine
+            continue
+        sums = [
+            sum(column, start=unit.money(0))
+            for column in zip(*(e.amounts for e in mine), strict=True)
+        ]
+        earlier = sum((line.before for line in mine), start=unit.money(0))
+        kept.append(
+            OwnerLine(who=f"{len(mine)} more", model="", amounts=tuple(sums), before=earlier)
+        )
+    return kept
+
+
+def _owners(digest: Digest) -> Iterator[Block]:
+    """Yield who spent what; a part that nobody has gets no column."""
+    lines = _with_others(_owner_lines(digest))
+    if not lines:
+        return
+    shown = [at for at in range(1, len(_PARTS) + 1) if any(line.amounts[at] for line in lines)]
+    changed = ["change"] if digest.before else []
+    rows = []
+    for line in lines:
+        decimals = decimals_of([line.whole])
+        amounts = [_amount(line.amounts[at], decimals) for at in shown]
+        change = [_change(line)] if changed else []
+        rows.append((line.who, line.model, _amount(line.whole, decimals), *change, *amounts))
+    headings = ("who", "model", "spent", *changed, *(_PARTS[at - 1] for at in shown))
+    yield Table(headings, tuple(rows))
+
+
+def _change(line: OwnerLine) -> Cell:
+    """Return how much more or less it is than in the period before."""
+    change = line.whole - line.before
+    if not line.before:
+        text = "new"
+    elif not line.whole:
+        text = f"-{money_text(line.before)}, none now"
+    else:
+        sign = "+" if change.micros > 0 else ""
+        text = f"{sign}{figure_text(change, decimals_of([line.whole, line.before]))}"
+    return Cell(text=text, value=change, title=f"{line.before} before", is_number=True)
 
 
 def _phases(digest: Digest) -> Iterator[Block]:
@@ -369,6 +563,7 @@ def _phases(digest: Digest) -> Iterator[Block]:
         rows = tuple(
             (phase, _amount(money, decimals), _share(percent_used(money, total), 1))
             for phase, money in phases.items()
+            if money
         )
         yield Table(("phase", "spent", "share of cost"), rows)
 
@@ -406,17 +601,32 @@ def _now(digest: Digest) -> Iterator[Block]:
 
 
 def _near(digest: Digest) -> Iterator[Block]:
-    near = [each for each in digest.limits if each.percent >= NEAR_PERCENT]
+    """Yield the limits that are nearly or wholly used up, the most first."""
+    near = [each for each in digest.limits if limit_percent(each) >= NEAR_PERCENT]
     if near:
-        near.sort(key=lambda each: -each.percent)
-        rows = ((e.name, e.used, e.limit, _share(e.percent, 0)) for e in near)
+        near.sort(key=lambda each: -limit_percent(each))
+        rows = ((limit_name(e), e.used, e.limit, _share(limit_percent(e), 0)) for e in near[:_ROWS])
         yield Table(("limit", "used", "of", "share"), tuple(rows))
+        yield from _more(len(near) - _ROWS)
 
 
 def _dead(digest: Digest) -> Iterator[Block]:
     if digest.dead:
-        rows = ((row.name, row.user, utc_text(row.last_seen_ns), row.dir) for row in digest.dead)
+        newest = sorted(digest.dead, key=lambda row: -row.last_seen_ns)[:_NOTES]
+        rows = ((row.name, row.user, utc_text(row.last_seen_ns), row.dir) for row in newest)
         yield Table(("run", "who", "last seen", "directory"), tuple(rows))
+        yield from _more(len(digest.dead) - _NOTES)
+
+
+def _warnings(digest: Digest) -> Iterator[Block]:
+    yield from (NoteBlock(str(finding)) for finding in digest.findings[:_NOTES])
+    yield from _more(len(digest.findings) - _NOTES)
+
+
+def _more(count: int) -> Iterator[Block]:
+    """Yield how many are left out; ``outlay digest --json`` has all."""
+    if count > 0:
+        yield NoteBlock(f"{count} more: outlay digest --json")
 
 
 def _savings(digest: Digest) -> Iterator[Block]:

@@ -115,9 +115,10 @@ def sections(
 # HTML and Markdown, with the same content except charts.
 
 
-def to_html(document: Document) -> str:
-    """Return one page without references to other files."""
-    return html.whole_page(document.title, document.verdict, sections_html(document.sections))
+def to_html(document: Document, *, is_sheet: bool = False) -> str:
+    """Return one page without references to other files; a sheet is printed small."""
+    drawn = sections_html(document.sections)
+    return html.whole_page(document.title, document.verdict, drawn, is_sheet=is_sheet)
 
 
 def sections_html(found: Iterable[Section]) -> Iterator[str]:

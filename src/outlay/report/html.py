@@ -32,11 +32,12 @@ HEAD: Final = (
 )
 
 
-def whole_page(title: str, verdict: str, parts: Iterable[str]) -> str:
-    """Return a page as HTML without references to other files."""
+def whole_page(title: str, verdict: str, parts: Iterable[str], *, is_sheet: bool = False) -> str:
+    """Return a page as HTML without references to other files; a sheet is printed small."""
+    kind = ' class="sheet"' if is_sheet else ""
     return (
         f"{HEAD}<title>{html_text(title)}</title><style>{asset('style.css')}</style></head><body>"
-        f"<main>{top(title, verdict)}{''.join(parts)}</main>"
+        f"<main{kind}>{top(title, verdict)}{''.join(parts)}</main>"
         f"<script>{asset('page.js')}</script></body></html>\n"
     )
 

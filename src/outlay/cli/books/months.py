@@ -10,6 +10,8 @@ from outlay.cli.cost.tables import open_books
 from outlay.cli.document import print_blocks
 from outlay.cli.output import (
     AsJson,
+    TableCell,
+    amounts_cell,
     print_findings,
     print_json,
     print_path,
@@ -63,7 +65,7 @@ def close_month(
     if as_json:
         print_json(_row(kept) | {"path": path, "findings": findings})
         return
-    print_sentence(f"{month} is closed: {_totals(kept)}. SHA-256 {kept.sha256}")
+    print_sentence(f"{month} is closed: {_totals(kept).text}. SHA-256 {kept.sha256}")
     print_path(path)
     print_findings(findings)
 
@@ -108,8 +110,8 @@ def _row(kept: KeptMonth) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _totals(kept: KeptMonth) -> str:
-    return ", ".join(map(str, kept.document.money().values())) or "nothing was spent"
+def _totals(kept: KeptMonth) -> TableCell:
+    return amounts_cell(list(kept.document.money().values()), "nothing was spent")
 
 
 def _print(closed: list[KeptMonth], *, is_whole: bool) -> None:
@@ -125,6 +127,7 @@ def _print(closed: list[KeptMonth], *, is_whole: bool) -> None:
             )
             for each in closed
         ],
+        prose=("reason",),
     )  # fmt: skip
     for each in closed:
         for total in each.document.at_stated_rates():

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.cost.tables import ASSUMED, AsOf, open_books, parse_as_of
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.output import AsJson, TableCell, console, new_table, print_findings, print_json
 from outlay.cost.allocation import UNTAGGED, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
 from outlay.cost.focus import UNKNOWN, VERSIONS, Invoice, focus_rows, to_csv
@@ -252,11 +252,9 @@ def _print(bills: Sequence[Bill], month: str) -> None:
             whole = Money(row.total, result.currency), Money(row.assumed, result.currency)
             table.add_row(
                 row.owner, f"{row.runs:,}", f"{row.gpu_hours:,.2f}",
-                *(figure_text(part, 2) for part in amounts),
-                *map(str, whole[: 1 + len(assumed)]),
+                *(TableCell(text=figure_text(part, 2)) for part in amounts),
+                *whole[: 1 + len(assumed)],
             )  # fmt: skip
-        table.add_section()
         sums = (result.total, result.assumed)[: 1 + len(assumed)]
-        table.add_row("total", "", "", "", "", "", *map(str, sums), style="bold")
-        table.add_section()
+        table.add_row("total", "", "", "", "", "", *sums, style="bold")
     console.print(table)

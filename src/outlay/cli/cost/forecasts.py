@@ -321,4 +321,4 @@ def _print_limits(guards: Sequence[GuardReading]) -> None:
         refusing = tuple(row for row in guard.standings if row.refuses)
         if refusing:
             console.print(f"\nLimits that refuse, {shown_path(guard.log_path)}", style="bold")
-            console.print(scopes_table(refusing, bars=False))
+            console.print(scopes_table(refusing))

@@ -28,6 +28,7 @@ from outlay.cli.cost.tables import (
 from outlay.cli.output import (
     DEFAULT,
     AsJson,
+    CellContent,
     DefaultGroup,
     Model,
     Png,
@@ -37,6 +38,7 @@ from outlay.cli.output import (
     print_findings,
     print_json,
     print_rows,
+    print_sentence,
     short_id,
 )
 from outlay.clock import SYSTEM, parse_moment, utc_text
@@ -154,13 +156,14 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         console.print("No costs are known. Register runs with: outlay import runs DIR")
     else:
         console.print(comparison_table(models))
+        console.print()
         for source, said in _OUTSIDE.items():
             found = tuple(each for each in outside if each.source == source)
             for each in Spending(spends=found).totals().values():
-                console.print(f"\n{said}: {each.cost}")
+                print_sentence(f"{said}: {each.cost}")
         for total in totals.values():
             cost = amount(float(total.cost.amount), total.cost.unit)
-            console.print(f"\nTotal: {cost}{assumed_suffix(total.assumed)}")
+            print_sentence(f"Total: {cost}{assumed_suffix(total.assumed)}", style="bold")
     print_findings(findings)
 
 
@@ -213,10 +216,10 @@ def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> Non
     print_findings(findings)
 
 
-def _run_cells(row: RunRow, *, with_assumed: bool) -> Sequence[str]:
+def _run_cells(row: RunRow, *, with_assumed: bool) -> Sequence[CellContent]:
     return (
-        short_id(row.run_id), utc_text(row.at_ns)[:10], str(row.cost),
-        *([str(row.assumed)] if with_assumed else []), BY_NAME["gpu_hours"].text(row, 0),
+        short_id(row.run_id), utc_text(row.at_ns)[:10], row.cost,
+        *([row.assumed] if with_assumed else []), BY_NAME["gpu_hours"].text(row, 0),
         score(row.accuracy), row.source,
     )  # fmt: skip
 
@@ -330,7 +333,7 @@ def show_machines(as_json: AsJson = False) -> None:
         [
             (
                 machine.host, machine.price.text, utc_text(machine.since_ns)[:10],
-                str(cost), str(in_runs), str(cost - in_runs),
+                cost, in_runs, cost - in_runs,
             )
             for machine, cost, in_runs in rows
         ],
@@ -432,8 +435,7 @@ def show_commitments(as_json: AsJson = False) -> None:
         [
             (
                 row.commitment.name, row.commitment.price.text,
-                utc_text(row.commitment.until_ns)[:10], str(row.cost), str(row.used),
-                str(row.unused),
+                utc_text(row.commitment.until_ns)[:10], row.cost, row.used, row.unused,
             )
             for row in rows
         ],

@@ -11,11 +11,10 @@ from typing import Annotated
 import msgspec
 import typer
 from msgspec.structs import replace
-from rich.table import Table
 from sqlalchemy import Engine
 
 from outlay.cli.cost.kept_files import keep_cost_files
-from outlay.cli.output import new_table
+from outlay.cli.output import FittingTable, TableCell, new_table
 from outlay.clock import SYSTEM, parse_moment
 from outlay.cost.compare import ModelComparison
 from outlay.cost.cost_book import CostBook, budgeted
@@ -42,6 +41,7 @@ _STANDING = {
     "warning_90": "90 %",
     "exceeded": "EXCEEDED",
 }
+_STYLES = {"EXCEEDED": "red", "90 %": "yellow"}
 
 
 AsOf = Annotated[
@@ -156,18 +156,24 @@ def score(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def comparison_table(models: dict[str, ModelComparison]) -> Table:
+def _amount_cell(value: float | None, unit: Unit | str) -> TableCell:
+    money = None if value is None else money_of(value, unit)
+    return TableCell(text=amount(value, unit), money=money)
+
+
+def comparison_table(models: dict[str, ModelComparison]) -> FittingTable:
     """Return one row per model."""
     assumed = [ASSUMED] if any(figures.assumed_cost for figures in models.values()) else []
     table = new_table(
-        "model", ">runs", ">total", *assumed, ">per run", ">GPU-hours", ">accuracy", ">best"
-    )
+        "model", ">runs", ">total", *assumed, ">per run", ">GPU-hours", ">accuracy", ">best",
+        first=("model", "total", "runs", ASSUMED.lstrip(">"), "GPU-hours"),
+    )  # fmt: skip
     for name, figures in models.items():
         unit = Unit(figures.currency, figures.kind)
         table.add_row(
-            name, str(figures.runs), amount(figures.total_cost, unit),
-            *([amount(figures.assumed_cost, figures.currency)] if assumed else []),
-            amount(figures.avg_cost_per_run, unit), f"{figures.gpu_hours:,.1f}",
+            name, str(figures.runs), _amount_cell(figures.total_cost, unit),
+            *([_amount_cell(figures.assumed_cost, figures.currency)] if assumed else []),
+            _amount_cell(figures.avg_cost_per_run, unit), f"{figures.gpu_hours:,.1f}",
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
     return table
@@ -224,17 +230,20 @@ def budget_document(row: BudgetRow) -> dict[str, object]:
     return document | {"not_counted": beside, "kind": row.spent.kind}
 
 
-def budget_table(rows: list[BudgetRow]) -> Table:
+def budget_table(rows: list[BudgetRow]) -> FittingTable:
     """Return one row per budget."""
     assumed = [ASSUMED] if any(row.assumed for row in rows) else []
     beside = [">not counted"] if any(row.not_counted for row in rows) else []
-    table = new_table("scope", ">spent", *assumed, ">of", ">left", ">share", "status", *beside)
+    table = new_table(
+        "scope", ">spent", *assumed, ">of", ">left", ">share", "status", *beside,
+        first=("scope", "status", "spent", "of"),
+    )  # fmt: skip
     for row in rows:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
         others = ", ".join(map(str, row.not_counted)) or "-"
         table.add_row(
-            f"model {row.model}", str(row.spent),
-            *([str(row.assumed)] if assumed else []),
-            str(row.limit), str(row.left), share, row.status, *([others] if beside else []),
+            f"model {row.model}", row.spent, *([row.assumed] if assumed else []),
+            row.limit, row.left, share, row.status, *([others] if beside else []),
+            style=_STYLES.get(row.status),
         )  # fmt: skip
     return table

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard, say
 from outlay.cli.output import (
     AsJson,
+    FittingTable,
     console,
-    fits,
+    money_cell,
     new_table,
     print_findings,
     print_head,
@@ -249,7 +249,10 @@ def show_history(
     if as_json:
         print_json([{"kind": line_kind(line), "line": line} for line in lines])
         return
-    table = new_table("time (UTC)", "what", "operation", ">estimated", ">actual", "hold", "basis")
+    table = new_table(
+        "time (UTC)", "what", "operation", ">estimated", ">actual", "hold", "basis",
+        first=("time (UTC)", "what", "operation", "actual", "estimated"),
+    )  # fmt: skip
     for line in lines:
         table.add_row(
             str(line.ts)[:19].replace("T", " "), line_kind(line), line.op_label,
@@ -355,8 +358,7 @@ def print_status(
         print_json(status_json(guard) | slurm)
         return
     standings, holds, findings = guard.standings(), guard.holds(), guard.findings()
-    table = scopes_table(standings, bars=True)
-    console.print(table if fits(table) else scopes_table(standings, bars=False))
+    console.print(scopes_table(standings))
     if holds:
         console.print()
         console.print(_holds_table(holds))
@@ -405,24 +407,35 @@ def _print_basis(amounts: Mapping[str, Money]) -> None:
         print_sentence(f"spent: {', '.join(parts)}")
 
 
-def scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
+def scopes_table(standings: tuple[ScopeStanding, ...]) -> FittingTable:
     """Return the table of limits, with a bar of what is used of each."""
-    table = new_table("scope", ">limit", ">spent", ">held", ">remaining", *([""] if bars else []))
+    table = new_table(
+        "scope", ">limit", ">spent", ">held", ">remaining", "",
+        first=("scope", "remaining", "limit", "spent", "held"),
+    )  # fmt: skip
     for row in standings:
         amounts = (row.limit, row.captured, row.held, row.remaining)
         per = "/h" if row.scope.period == HOUR else ""
         name = f"{row.scope}{'' if row.refuses else ' (warns)'}"
-        table.add_row(name, *(f"{each}{per}" for each in amounts), *([_bar(row)] if bars else []))
+        cells = [money_cell(each, after=per) for each in amounts]
+        table.add_row(name, *cells, _bar(row), style="red" if _is_over(row) else None)
     return table
 
 
+def _is_over(row: ScopeStanding) -> bool:
+    return row.remaining < row.limit.unit.money(0)
+
+
 def _holds_table(holds: tuple[Hold, ...]) -> object:
-    table = new_table("hold", "operation", "project", ">held", "since", "state")
+    table = new_table(
+        "hold", "operation", "project", ">held", "since", "state",
+        first=("hold", "operation", "held", "state", "since"),
+    )  # fmt: skip
     for hold in holds:
         state = hold.doubt or hold.state
         state = " ".join(part for part in (state, hold.resource) if part) or "open"
         since = minute_of(hold.ts)
-        table.add_row(hold.id, hold.op_label, hold.lab, str(hold.amount), since, state)
+        table.add_row(hold.id, hold.op_label, hold.lab, hold.amount, since, state)
     return table
 
 
@@ -441,12 +454,12 @@ def _shares_of(hold: Hold) -> dict[str, Money]:
     return {"cost": cost, "in_runs": in_runs, "in_no_run": cost - in_runs}
 
 
-def _rentals_table(holds: list[Hold]) -> Table:
+def _rentals_table(holds: list[Hold]) -> FittingTable:
     table = new_table("rental", "ends at", ">cost so far", ">in runs", ">in no run")
     for hold in holds:
         assert hold.rental is not None
         name, ends = hold.resource or hold.rental.name, minute_of(hold.rental.deadline)
-        table.add_row(name, ends, *map(str, _shares_of(hold).values()))
+        table.add_row(name, ends, *_shares_of(hold).values())
     return table
 
 
@@ -456,8 +469,7 @@ def _bar(row: ScopeStanding) -> Text:
     # Corrections can make the spent amount negative.
     spent = max(0, min(_BAR_WIDTH, -(-row.captured.micros * _BAR_WIDTH // limit)))
     held = min(_BAR_WIDTH - spent, -(-row.held.micros * _BAR_WIDTH // limit))
-    over = row.remaining < row.limit.unit.money(0)
-    bar = Text("█" * spent, style="red" if over else "cyan")
+    bar = Text("█" * spent, style="red" if _is_over(row) else "cyan")
     bar.append("▒" * held, style="yellow")
     return bar.append("·" * (_BAR_WIDTH - spent - held), style="dim")
 

@@ -9,14 +9,17 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
-from rich.table import Table
 from sqlalchemy import Engine
 
 from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.output import (
     AsJson,
+    CellContent,
+    FittingTable,
+    TableCell,
     console,
     errors,
+    is_for_people,
     must_exist,
     new_table,
     print_findings,
@@ -36,13 +39,13 @@ from outlay.prices.survey import Survey, as_markdown, justification, survey
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import counted
+from outlay.units.shown import ago_text, counted, money_text
 
 # Tables and JSON.
 
 FINDINGS_SHOWN = 10
 _NVLINK = {True: "yes", False: "no", None: ""}
-_WIDE = 110
+_CENT = 10_000
 
 
 @contextmanager
@@ -55,29 +58,46 @@ def writing_to(option: str, path: Path) -> Iterator[None]:
         raise InvalidValue(option, str(path), expected) from None
 
 
-def offer_table(offers: Sequence[Offer], now_ns: int) -> Table:
-    """Return offers as a table; a narrow terminal gets fewer columns."""
-    wide = console.width >= _WIDE
-    extra = ("region", ">left", "id") if wide else ()
+def offer_table(offers: Sequence[Offer], now_ns: int) -> FittingTable:
+    """Return offers as a table; on a terminal they are grouped by GPU, that of the first first."""
     table = new_table(
-        "provider", "offer", ">$/GPU-h", ">$/h in all", ">GB", "NVLink", *extra, ">age", "source"
-    )
+        "provider", "offer", ">$/GPU-h", ">$/h in all", ">GB", "NVLink", "region", ">left", "id",
+        ">age", "source",
+        first=("provider", "offer", "$/GPU-h", "$/h in all", "left", "age", "region", "NVLink"),
+    )  # fmt: skip
+    by_gpu: dict[str, list[Offer]] = {}
     for offer in offers:
-        left = "" if offer.availability is None else str(offer.availability)
-        more = (offer.region or "", left, offer.offer_id or "") if wide else ()
-        cells = (
-            offer.provider,
-            f"{offer.gpu_count}x {offer.gpu} {offer.label}",
-            _amount(offer.price_per_gpu),
-            _amount(offer.price),
-            "" if offer.memory_gb is None else str(offer.memory_gb),
-            _NVLINK[offer.nvlink],
-            *more,
-            duration_text(now_ns - offer.fetched_ns),
-            offer.source,
-        )
-        table.add_row(*cells)
+        by_gpu.setdefault(offer.gpu if is_for_people() else "", []).append(offer)
+    for gpu, group in by_gpu.items():
+        table.add_group(gpu)
+        for offer in group:
+            table.add_row(*_offer_cells(offer, now_ns))
     return table
+
+
+def _offer_cells(offer: Offer, now_ns: int) -> Sequence[CellContent]:
+    how_many = f"{offer.gpu_count}x"
+    return (
+        offer.provider,
+        TableCell(text=f"{how_many} {offer.gpu} {offer.label}", short=f"{how_many} {offer.label}"),
+        _price_cell(offer.price_per_gpu),
+        _price_cell(offer.price),
+        "" if offer.memory_gb is None else str(offer.memory_gb),
+        _NVLINK[offer.nvlink],
+        offer.region or "",
+        "" if offer.availability is None else str(offer.availability),
+        offer.offer_id or "",
+        TableCell(
+            text=duration_text(now_ns - offer.fetched_ns),
+            short=ago_text(now_ns - offer.fetched_ns).removesuffix(" ago"),
+        ),
+        offer.source,
+    )
+
+
+def _price_cell(money: Money) -> TableCell:
+    short = money_text(money, None if abs(money.micros) < _CENT else 2).removesuffix(" USD")
+    return TableCell(text=_amount(money), short=short)
 
 
 def offer_json(offer: Offer) -> dict[str, Any]:
@@ -96,7 +116,7 @@ def _snapshot_json(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def series_table(points: Sequence[PricePoint]) -> Table:
+def series_table(points: Sequence[PricePoint]) -> FittingTable:
     """Return one row per series: last, lowest and highest price, and the change."""
     by_series: dict[Series, list[PricePoint]] = {}
     for point in points:
@@ -111,9 +131,9 @@ def series_table(points: Sequence[PricePoint]) -> Table:
             series.machine,
             series.label,
             str(len(mine)),
-            _amount(mine[-1].price),
-            _amount(low),
-            _amount(high),
+            _price_cell(mine[-1].price),
+            _price_cell(low),
+            _price_cell(high),
             f"{change:+.1f} %",
         )
         table.add_row(*cells)
@@ -121,7 +141,6 @@ def series_table(points: Sequence[PricePoint]) -> Table:
     has_others = any(series.currency != "USD" for series in by_series)
     unit = "in USD where no currency is named" if has_others else "in USD"
     table.caption = f"{utc_text(first)} to {utc_text(last)}, per GPU-hour, {unit}"
-    table.caption_justify = "left"
     return table
 
 

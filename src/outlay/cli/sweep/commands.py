@@ -38,6 +38,7 @@ from outlay.cli.sweep.grid_options import (
     read_plan,
 )
 from outlay.cli.sweep.live import (
+    exceptional_runs,
     losing_of,
     print_failed,
     rung_table,
@@ -91,14 +92,17 @@ _SLURM: Final = "slurm"
 
 def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
     """Print a plan and, with ``commands``, the command of every run."""
-    table = new_table("run", "parameters", "budget", ">GPUs", ">time", ">cost")
+    table = new_table(
+        "run", "parameters", "budget", ">GPUs", ">time", ">cost",
+        first=("run", "parameters", "cost", "time", "budget"),
+    )  # fmt: skip
     redact = plan.redactor(os.environ)
     for run in plan.runs:
         ns, cost = run.prediction.ns, run.prediction.cost
         table.add_row(
             run.id, params_text(run, redact), budget_text(run),
             str(run.gpus) if run.gpus is not None else f"≤{run.most_gpus}",
-            "?" if ns is None else duration_text(ns), "?" if cost is None else str(cost),
+            "?" if ns is None else duration_text(ns), "?" if cost is None else cost,
         )  # fmt: skip
     console.print(table)
     console.print()
@@ -127,8 +131,8 @@ def _print_search(plan: SweepPlan) -> None:
     for total in totals:
         each = total.each.cost
         table.add_row(
-            f"{total.rung + 1}", total.budget, str(total.runs), "?" if each is None else str(each),
-            "?" if total.most is None else str(total.most),
+            f"{total.rung + 1}", total.budget, str(total.runs), "?" if each is None else each,
+            "?" if total.most is None else total.most,
             "?" if total.ns is None else duration_text(total.ns),
         )  # fmt: skip
     console.print(table)
@@ -345,10 +349,18 @@ def show_resume(
 
 
 @app.command("status")
-def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
-    """Show the status of a sweep and its runs.
+def show_status(
+    directory: SweepDir,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every run, not just what to look at.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the status of a sweep: how many runs of each status, and those to look at.
 
-    Example: outlay sweep status runs/demo
+    These are the failed, the refused, and those that take much longer than others did.
+
+    Example: outlay sweep status runs/demo --all
     """
     looked = catch_up(directory)
     manifest, standings, now_ns = looked.manifest, looked.standing, SYSTEM.wall_ns()
@@ -356,10 +368,14 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     if as_json:
         print_json(status_document(looked, now_ns, None if holder is None else holder.pid))
         return
-    console.print(status_table(manifest, now_ns, standings))
+    running = f"run by {holder}" if holder else "not running"
+    print_sentence(f"{status_line(manifest, now_ns, standings)}; {running}")
+    shown = None if everything else exceptional_runs(manifest, now_ns)
+    if shown is None or shown:
+        console.print()
+        console.print(status_table(manifest, now_ns, standings, runs=shown))
     print_failed(manifest)
     print_findings(looked.findings)
-    running = f"run by {holder}" if holder else "not running"
     console.print()
     if (found := search_of(manifest)) is not None:
         console.print(rung_table(found))
@@ -368,7 +384,9 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
             print_sentence(sentence)
     for each in losing_of(manifest, now_ns):
         print_sentence(each.suggestion(shown_path(directory)))
-    print_sentence(f"{status_line(manifest, now_ns, standings)}; {running}")
+    if shown is not None and (others := len(manifest.runs) - len(shown)):
+        what = f"The other {counted(others, 'run')}" if shown else "Each run"
+        print_sentence(f"{what}: outlay sweep status {shown_path(directory)} --all")
     print_head(head_of(directory))
 
 

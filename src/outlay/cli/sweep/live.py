@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,14 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from outlay.budget.display import read_document
 from outlay.budget.limits import currency_in, total_key
-from outlay.cli.output import console, new_table, print_sentence, shown_path
+from outlay.cli.output import (
+    FittingTable,
+    TableCell,
+    console,
+    money_cell,
+    new_table,
+    print_sentence,
+    shown_path,
+    status_cell,
+)
 from outlay.clock import SYSTEM
 from outlay.goodput.scheduling import Scheduling, scheduling_of
 from outlay.guard.lease import Terms
@@ -39,6 +48,7 @@ from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
 from outlay.units.money import KINDS, MICROS, Kind, sum_by_unit
 from outlay.units.quantity import duration_text
+from outlay.units.shown import money_text
 
 if TYPE_CHECKING:
     from outlay.sweep.aggregate.losing import LosingRun
@@ -72,7 +82,7 @@ class _LiveStatus:
     def __init__(self, live: Live) -> None:
         self._live = live
         self._next_ns = 0
-        self._table: Table | None = None
+        self._table: RenderableType | None = None
         self._manifest: SweepManifest | None = None
         self._before: set[str] = set()
 
@@ -87,7 +97,7 @@ class _LiveStatus:
             self._next_ns = now_ns + _REFRESH_NS
             manifest = harness.manifest
             standings = {a.run.id: a.engine.standing(a.ticket) for a in harness.active.values()}
-            self._table = status_table(manifest, SYSTEM.wall_ns(), standings, with_queue=False)
+            self._table = _live_table(manifest, SYSTEM.wall_ns(), standings)
             line = Text(status_line(manifest, SYSTEM.wall_ns(), standings))
             self._live.update(Group(self._table, line), refresh=True)
 
@@ -253,7 +263,7 @@ def status_line(
         amounts = [("planned", planned(manifest)), (name_of_cost, ended)]
         known = [(name, of_it) for name, each in amounts if (of_it := _of_kind(kind, each))]
         words += [f"{prefix}{name} {_sum(amount)}" for name, amount in known]
-        words += [f"{prefix}running ~{_sum(running)}"] if running else []
+        words += [f"{prefix}running ~{_about(running)}"] if running else []
     words += [f"ceiling {ceiling}"] if ceiling else []
     words += [f"drawn on {shown_book(book)}"] if book else []
     difference = _uncharged(manifest, ended) if len({each.kind for each in ended}) == 1 else ""
@@ -301,37 +311,96 @@ def _sum(amounts: list[Money]) -> str:
     return " + ".join(str(amount.as_kind("cash")) for amount in amounts)
 
 
-def status_table(
-    manifest: SweepManifest, now_ns: int, standings: TaskStandings, *, with_queue: bool = True
-) -> Table:
-    """Return the runs of a sweep; of many, the running and failed ones first.
+def _about(amounts: list[Money]) -> str:
+    return " + ".join(money_text(amount.as_kind("cash")) for amount in amounts)
 
-    ``with_queue`` reads the begin and end of every log that is shown, for its time in a queue.
+
+def exceptional_runs(manifest: SweepManifest, now_ns: int) -> dict[str, str]:
+    """Return the runs that a person should look at, with the reason: failed, refused, slow."""
+    found = {}
+    for name, run in manifest.runs.items():
+        state = manifest.state(name)
+        if state.status in _EXCEPTIONAL:
+            found[name] = state.reason
+        elif state.status == "running" and (why := _slow(manifest, run, now_ns)):
+            found[name] = why
+    return found
+
+
+_EXCEPTIONAL: Final = ("error", "skipped", "preempted", "cancelled")
+_LEAST_COMPLETED: Final = 3
+_SLOW: Final = 1.5
+"""A run is slow if it takes longer than this multiple of the median of those that completed."""
+
+
+def _slow(manifest: SweepManifest, run: ManifestRun, now_ns: int) -> str:
+    """Return by how much a run is slower than the completed ones with its budget; "" if not."""
+    took = [
+        state.elapsed_ns
+        for name, state in manifest.states.items()
+        if state.status == "completed" and manifest.runs[name].limits == run.limits
+    ]
+    if len(took) < _LEAST_COMPLETED:
+        return ""
+    usual_ns = statistics.median(took)
+    elapsed_ns = manifest.state(run.id).elapsed_ns + _current_ns(manifest, run.id, now_ns)
+    if elapsed_ns <= _SLOW * usual_ns:
+        return ""
+    return f"slow: usually {duration_text(round(usual_ns))}"
+
+
+def status_table(
+    manifest: SweepManifest,
+    now_ns: int,
+    standings: TaskStandings,
+    *,
+    runs: Mapping[str, str] | None = None,
+    with_queue: bool = True,
+) -> FittingTable:
+    """Return the runs of a sweep.
+
+    Args:
+        manifest: The sweep.
+        now_ns: UTC nanoseconds.
+        standings: What the cluster says of running runs.
+        runs: The runs to show, each with a remark; default: all, with the reason of their status.
+        with_queue: Whether to read the begin and end of every log that is shown, for its time in
+            a queue.
     """
+    names = manifest.runs if runs is None else runs
+    waits = {run: scheduling(manifest, run, standings, now_ns) for run in names if with_queue}
+    queued = [">queued"] if any(waits.values()) else []
+    headings = (">budget used", ">planned", ">cost", "reason")
+    table = new_table(
+        "run", "status", ">time", *queued, *headings,
+        first=("run", "status", "cost", "reason", "time", "budget used"),
+    )  # fmt: skip
+    for run in names:
+        static, state = manifest.runs[run], manifest.state(run)
+        current_ns = _current_ns(manifest, run, now_ns)
+        elapsed_ns = state.elapsed_ns + current_ns
+        told = standings.get(run, TaskStanding()).text or (runs or {}).get(run)
+        table.add_row(
+            run, status_cell(_status(manifest, run, standings)),
+            duration_text(elapsed_ns) if elapsed_ns else "",
+            *(duration_text(waited.queue_ns) if (waited := waits[run]) else "" for _ in queued),
+            _budget_used(manifest.root / static.run_dir), static.planned_cost(state),
+            _cost(state, static, current_ns), told or _reason(static, state),
+        )  # fmt: skip
+    return table
+
+
+def _live_table(manifest: SweepManifest, now_ns: int, standings: TaskStandings) -> RenderableType:
+    """Return the runs of a sweep; of many, the running and failed ones first."""
     names = list(manifest.runs)
     if len(names) > _ROWS:
         last = ("paused", "pending", "completed", "pruned")
         places = {status: place for place, status in enumerate(last, 1)}
         names.sort(key=lambda run: places.get(manifest.state(run).status, 0))
-    looked_up = names[:_ROWS] if with_queue else []
-    waits = {run: scheduling(manifest, run, standings, now_ns) for run in looked_up}
-    queued = [">queued"] if any(waits.values()) else []
-    headings = (">budget used", ">planned", ">cost", "reason")
-    table = new_table("run", "status", ">time", *queued, *headings)
-    for run in names[:_ROWS]:
-        static, state = manifest.runs[run], manifest.state(run)
-        current_ns = _current_ns(manifest, run, now_ns)
-        elapsed_ns = state.elapsed_ns + current_ns
-        table.add_row(
-            run, _status(manifest, run, standings), duration_text(elapsed_ns) if elapsed_ns else "",
-            *(duration_text(waited.queue_ns) if (waited := waits[run]) else "" for _ in queued),
-            _budget_used(manifest.root / static.run_dir), _text(static.planned_cost(state)) or "",
-            _cost(state, static, current_ns),
-            standings.get(run, TaskStanding()).text or _reason(static, state),
-        )  # fmt: skip
-    if len(names) > _ROWS:
-        table.add_row(f"… {len(names) - _ROWS} more")
-    return table
+    shown = dict.fromkeys(names[:_ROWS], "")
+    table = status_table(manifest, now_ns, standings, runs=shown, with_queue=False)
+    left_out = len(names) - len(shown)
+    return Group(table, Text(f"… {left_out} more")) if left_out else table
 
 
 def search_of(manifest: SweepManifest) -> SearchResults | None:
@@ -349,7 +418,7 @@ def losing_of(manifest: SweepManifest, now_ns: int) -> list[LosingRun]:
     return aggregate(manifest.root, now_ns, allow_missing=True).losing
 
 
-def rung_table(found: SearchResults) -> Table:
+def rung_table(found: SearchResults) -> FittingTable:
     """Return the rungs of a search; empty columns are left out."""
     headings, rows = rung_cells(found)
     table = new_table(*(name if name in ("entry", "budget") else f">{name}" for name in headings))
@@ -386,12 +455,15 @@ def scheduling(
     return replace(known, queue_ns=known.queue_ns + now_ns - since_ns)
 
 
-def _cost(state: RunState, run: ManifestRun, current_ns: int) -> str:
+def _cost(state: RunState, run: ManifestRun, current_ns: int) -> TableCell:
     """Return the cost of a run; with "~" the estimate up to now of one that is running."""
     so_far = _current_cost(run, current_ns)
     if state.status == "running" and so_far is not None:
-        return f"~{Money(so_far.micros + (state.cost_micros or 0), so_far.currency)}"
-    return "" if state.cost_micros is None else str(Money(state.cost_micros, state.currency))
+        cost = Money(so_far.micros + (state.cost_micros or 0), so_far.currency)
+        return money_cell(cost, before="~")
+    if state.cost_micros is None:
+        return TableCell(text="")
+    return money_cell(Money(state.cost_micros, state.currency))
 
 
 def _budget_used(run_dir: Path) -> str:

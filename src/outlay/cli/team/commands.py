@@ -268,7 +268,7 @@ def show_limits(log: Log = DEFAULT_LOG, as_json: AsJson = False) -> None:
         )  # fmt: skip
         return
     if standings:
-        console.print(scopes_table(standings, bars=False))
+        console.print(scopes_table(standings))
         console.print()
     console.print(_limits_table(rows, guard.unit))
     if asked:
@@ -279,7 +279,7 @@ def show_limits(log: Log = DEFAULT_LOG, as_json: AsJson = False) -> None:
 
 
 def _limits_table(rows: list[LimitRow], unit: Unit) -> object:
-    table = new_table("limit of", "amount", "set by", "on", "reason")
+    table = new_table("limit of", "amount", "set by", "on", "reason", prose=("reason",))
     for line in (line for row in rows for line in row if line is not None):
         by = line.by + (f", asked by {line.requested_by}" if line.requested_by else "")
         table.add_row(str(line.pattern), _shown(line, unit), by, line.ts[:10], line.reason)
@@ -287,7 +287,9 @@ def _limits_table(rows: list[LimitRow], unit: Unit) -> object:
 
 
 def _requests_table(asked: list[Noted]) -> object:
-    table = new_table("request", "limit of", ">amount", "asked by", "on", "reason")
+    table = new_table(
+        "request", "limit of", ">amount", "asked by", "on", "reason", prose=("reason",)
+    )
     for line in asked:
         change, told = requested_change(line), line.detail
         table.add_row(

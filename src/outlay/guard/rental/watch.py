@@ -112,7 +112,7 @@ def shown_name(name: str | Path) -> str | Path:
 
 
 def remember_log(name: str | Path) -> None:
-    """Remember in the outlay home, if that is writable, that a log has rentals."""
+    """Remember a log in the outlay home, if that is writable, for screens and `outlay watch`."""
     if is_url(name):
         book = open_book(str(name)).name
         text, file = book.without_password().encode(), f"{book.file_name}.url"
@@ -127,7 +127,10 @@ def remember_log(name: str | Path) -> None:
 
 
 def known_logs() -> tuple[Path, ...]:
-    """Return the logs in files under which this machine has rented, and that still exist."""
+    """Return the logs in files that were used on this machine and still exist.
+
+    Those under which it has rented, and those in which a person authorised or recorded.
+    """
     found = []
     for file in sorted((outlay_home() / "rentals").glob("*.path")):
         with suppress(OSError, ValueError):  # A NUL in it.
