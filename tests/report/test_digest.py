@@ -7,7 +7,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from outlay.report.charts import LineChart
 
 import outlay
 from browser import chromium
@@ -25,6 +24,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger.price import Price
 from outlay.report.digest import IN_NO_RUN, Digest, digest_document, read_digest, spent_parts
 from outlay.report.document import to_html, to_markdown
+from outlay.report.drawing.charts import LineChart
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.collect import collect
 from outlay.store import open_store

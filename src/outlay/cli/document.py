@@ -18,7 +18,6 @@ from outlay.cli.output import (
     new_table,
     print_sentence,
 )
-from outlay.report.charts import Chart, LineChart
 from outlay.report.document import (
     Block,
     ChartBlock,
@@ -28,6 +27,7 @@ from outlay.report.document import (
     Table,
     cell_text,
 )
+from outlay.report.drawing.charts import Chart, LineChart
 from outlay.report.html import Cell, is_number
 from outlay.units import Money
 from outlay.units.shown import graded, number_text

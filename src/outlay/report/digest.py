@@ -33,7 +33,6 @@ from outlay.goodput.timeline import Window
 from outlay.guard.rental.watch import living_rentals
 from outlay.rates import share_out
 from outlay.report.bill_document import confirmed_figure
-from outlay.report.charts import Curve, LineChart
 from outlay.report.document import (
     Block,
     ChartBlock,
@@ -43,11 +42,12 @@ from outlay.report.document import (
     Table,
     sections,
 )
+from outlay.report.drawing.charts import Curve, LineChart
 from outlay.report.html import Cell
 from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.inventory.machines_now import MachinesNow, read_machines_now
-from outlay.runs.limits import LimitUse, model_budgets, use_of_standing
+from outlay.runs.limit_uses import LimitUse, model_budgets, use_of_standing
 from outlay.runs.spending_reader import read_reconciliation, read_spending, refresh_books
 from outlay.store.run_row import RunRow
 from outlay.store.runs import list_runs
