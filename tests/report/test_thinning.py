@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outlay.report.drawing.charts import fitting, log_ticks, short_labels
@@ -65,6 +65,7 @@ def test_smoothing_is_an_average_that_does_not_depend_on_how_often_values_were_r
 
 
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=9))
+@example([999999999999.998])
 def test_ticks_of_a_logarithmic_axis_enclose_all_values_and_read_differently(
     values: list[float],
 ) -> None:

@@ -130,8 +130,9 @@ def log_ticks(values: Sequence[float]) -> list[Tick]:
     Args:
         values: Positive finite numbers, at least one.
     """
-    first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    last = max(last, first + 1)
+    first, last = (Decimal(value).adjusted() for value in (min(values), max(values)))
+    if last == first or max(values) > float(Decimal(1).scaleb(last)):
+        last += 1
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     every = -(-(last - first) // 7)
     found = [
