@@ -22,8 +22,8 @@ from web_server import Served, serving, training
 
 pytestmark = pytest.mark.xdist_group("web")
 
-STEPS = 2_000
-SPIKE = 1_234
+STEPS = 1_200
+SPIKE = 734
 METRICS = 12
 NAME = "a-name-of-a-run-with-seventy-two-characters-as-experiments-are-named-now"
 
@@ -172,6 +172,17 @@ def test_an_address_that_makes_no_sense_is_still_a_page(charts: Charts, query: s
         for form in ("", ".json", ".csv"):
             answer = client.get(f"/points{form}?run=long&metric=loss&{query}")
             assert answer.status_code == 200, answer.text
+
+
+def test_times_of_steps_are_fetched_for_the_part_that_is_seen(charts: Charts) -> None:
+    with charts.served.client() as client:
+        address = "/points.json?run=long&steps=1&zoom-steps=100..110&columns=500"
+        (part,) = client.get(address).json()
+        (whole,) = client.get("/points.json?run=long&steps=1&columns=100").json()
+        text = client.get("/run/long?zoom-steps=100..110").text
+    assert part["lines"][0]["points"] == [[float(step), 1.0] for step in range(100, 111)]
+    assert [len(line["points"]) for line in whole["lines"]] == [100, 100]
+    assert 'data-seen="100 110"' in text
 
 
 def test_one_cursor_is_on_every_chart_of_the_run_and_its_timeline(charts: Charts) -> None:

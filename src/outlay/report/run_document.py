@@ -150,7 +150,7 @@ def run_document(
                 ("Reliability", _reliability(run.goodput)),
                 ("Budget", _budget(run)),
                 ("What a unit cost", run_sections.unit_costs(run.cost)),
-                ("Step times", _steps(run)),
+                ("Step times", _steps(run, views)),
                 ("Checkpoints", _checkpoints(run)),
                 (
                     "What to change",
@@ -336,8 +336,8 @@ def _marks(run: RunReading) -> list[tuple[str, str, str]]:
     return [(utc_text(t_ns), decision, why) for t_ns, decision, _, why in texts]
 
 
-def _steps(run: RunReading) -> Iterator[Block]:
-    chart = step_times(run.view.timeline)
+def _steps(run: RunReading, views: Sequence[MetricView]) -> Iterator[Block]:
+    chart = step_times(run.view.timeline, views[0].steps)
     if chart is not None:
         yield ChartBlock(chart)
     elif run.cost.steps:

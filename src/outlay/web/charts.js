@@ -148,25 +148,29 @@
     window.outlay.note(url);
     const mine = boxes().filter((box) => box.parentElement.querySelector("svg.plot").dataset.zoom === name);
     mine.forEach(refresh);
-    if (chart.dataset.metric) ask(mine);
+    if (chart.dataset.metric || chart.dataset.steps) ask(mine, name);
   };
-  let asked = 0;
-  const ask = async (mine) => {
+  const asked = new Map();
+  const ask = async (mine, zoomed) => {
     const charts = mine.map((box) => box.parentElement.querySelector("svg.plot"));
     const [path, query] = view.dataset.points.split("?"), words = new URLSearchParams(query);
-    for (const name of ["axis", "zoom", "log", "smoothing"]) {
+    for (const name of ["axis", "zoom", "zoom-steps", "log", "smoothing"]) {
       const value = new URLSearchParams(location.search).get(name);
       if (value) words.set(name, value);
     }
-    for (const metric of new Set(charts.map((chart) => chart.dataset.metric))) words.append("metric", metric);
+    for (const metric of new Set(charts.map((chart) => chart.dataset.metric).filter(Boolean))) words.append("metric", metric);
+    if (charts.some((chart) => chart.dataset.steps)) words.set("steps", "1");
     words.set("columns", Math.max(50, ...charts.map((chart) => chart.clientWidth)));
-    const number = ++asked, answer = await fetch(`${path}.json?${words}`).catch(() => null);
+    const number = (asked.get(zoomed) || 0) + 1;
+    asked.set(zoomed, number);
+    const answer = await fetch(`${path}.json?${words}`).catch(() => null);
     if (!answer?.ok) return;
     const found = await answer.json();
-    if (number !== asked) return;
+    if (number !== asked.get(zoomed)) return;
     for (const box of mine) {
       const chart = box.parentElement.querySelector("svg.plot");
-      const one = found.find((each) => each.metric === chart.dataset.metric && each.axis === chart.dataset.xTitle);
+      const one = found.find((each) => (chart.dataset.steps ? each.is_steps
+        : each.metric === chart.dataset.metric && each.axis === chart.dataset.xTitle));
       if (one && box.isConnected) { more.set(chart, one.lines); refresh(box); }
     }
   };

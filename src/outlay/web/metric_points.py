@@ -12,7 +12,7 @@ from outlay.escaping import html_text
 from outlay.report import html
 from outlay.report.compared_runs import run_labels
 from outlay.report.document import Document, sections_html
-from outlay.report.drawing.run_charts import AXES, MetricView, metric_charts
+from outlay.report.drawing.run_charts import AXES, MetricView, metric_charts, step_times
 from outlay.web.book_reader import BookReader
 from outlay.web.page import Page, PageQuery, tabs
 
@@ -34,6 +34,7 @@ def metric_view(ask: PageQuery) -> MetricView:
     return MetricView(
         axis=next((each for each in AXES if each == ask.get("axis")), "steps"),
         zoom=_range(ask.get("zoom")),
+        steps=_range(ask.get("zoom-steps")),
         is_log=ask.get("log") == "1",
         smoothing=smoothing if smoothing is not None and 0 <= smoothing < 1 else 0.0,
     )
@@ -138,14 +139,17 @@ def _charts(ask: PageQuery, books: BookReader) -> Iterator[LineChart]:
     labels = run_labels(readings)
     views = {label: each.view for label, each in zip(labels, readings, strict=True)}
     columns = ask.number("columns", MetricView().columns, most=_MOST_COLUMNS)
-    if views:
-        wanted = replace(metric_view(ask), columns=columns)
-        yield from metric_charts(views, wanted, names=set(ask.every("metric")))
+    wanted = replace(metric_view(ask), columns=columns)
+    yield from metric_charts(views, wanted, names=set(ask.every("metric")))
+    if ask.get("steps") == "1":
+        times = (step_times(view.timeline, wanted.steps, columns) for view in views.values())
+        yield from (chart for chart in times if chart is not None)
 
 
 def _chart_json(chart: LineChart) -> dict[str, object]:
     return {
         "metric": chart.y_title, "axis": chart.x_title,
+        "is_steps": chart.zoom is not None and chart.zoom.is_steps,
         "per": 1 if chart.zoom is None else chart.zoom.per,
         "lines": [
             {

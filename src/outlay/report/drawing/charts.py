@@ -277,13 +277,15 @@ class Zoom:
         name: The parameter of the address; charts with the same one are zoomed together.
         per: What one unit of the axis is in the address, such as 3,600 seconds.
         seen: The part that is seen, in units of the axis; None for all.
-        metric: What further points are asked for by; "" if the chart has all.
+        metric: The metric of which further points can be asked for; "" for none.
+        is_steps: Whether further points are times of steps.
     """
 
     name: str
     per: float = 1
     seen: tuple[float, float] | None = None
     metric: str = ""
+    is_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

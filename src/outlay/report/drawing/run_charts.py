@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -68,20 +69,31 @@ def phase_strip(timeline: Timeline, phases: Sequence[tuple[str, str]]) -> PhaseS
     )  # fmt: skip
 
 
-def step_times(timeline: Timeline) -> LineChart | None:
+def step_times(
+    timeline: Timeline, seen: tuple[float, float] | None = None, most: int = _POINTS
+) -> LineChart | None:
     """Return the own time of steps in order of execution; None with fewer than two.
 
     A long run is grouped: the median and the longest step of each group, so that every stall shows.
+
+    Args:
+        timeline: The run's.
+        seen: The part that is seen, in steps executed; None for all.
+        most: Groups at most.
     """
     own = np.concatenate([each.own_times() for each in timeline.attempt_timelines]) / 1e9
     if len(own) < 2:
         return None
-    groups = np.array_split(own, min(len(own), _POINTS))
-    firsts = np.cumsum([0, *(len(group) for group in groups[:-1])])
+    low, high = seen or (0.0, float(len(own)))
+    begin = min(max(math.floor(low), 0), len(own) - 2)
+    end = min(max(math.ceil(high) + 1, begin + 2), len(own))
+    shown = own[begin:end]
+    groups = np.array_split(shown, min(len(shown), most))
+    firsts = begin + np.cumsum([0, *(len(group) for group in groups[:-1])])
     ends_ns = np.concatenate([each.step_ends() for each in timeline.attempt_timelines])
     times = tuple(((ends_ns[firsts] - timeline.start_ns) / 1e9).tolist())
     drawn = {"longest": [float(group.max()) for group in groups]}
-    if len(own) > len(groups):
+    if len(shown) > len(groups):
         drawn["median"] = [float(np.median(group)) for group in groups]
     curves = tuple(
         Curve(label=label, points=tuple(zip(map(float, firsts), values, strict=True)), times=times)
@@ -90,7 +102,7 @@ def step_times(timeline: Timeline) -> LineChart | None:
     labels = tuple(drawn) if len(drawn) > 1 else ()
     return LineChart(
         title="Step times", x_title="steps executed", y_title="seconds a step", curves=curves,
-        labels=labels, zoom=Zoom(name="zoom-steps"),
+        labels=labels, zoom=Zoom(name="zoom-steps", seen=seen, is_steps=True),
     )  # fmt: skip
 
 
@@ -145,6 +157,7 @@ class MetricView:
         is_log: Whether values are on a logarithmic scale.
         smoothing: The weight of ``thinning.smoothed``; 0 for none.
         columns: For each, a line has its least and its largest value.
+        steps: The part of the chart of step times that is seen, in steps executed; None for all.
     """
 
     axis: Axis = "steps"
@@ -152,6 +165,7 @@ class MetricView:
     is_log: bool = False
     smoothing: float = 0.0
     columns: int = _POINTS // 2
+    steps: tuple[float, float] | None = None
 
 
 def metric_charts(

@@ -198,6 +198,7 @@ def _zoom_data(chart: LineChart) -> str:
     if chart.zoom is not None:
         given |= {"zoom": chart.zoom.name, "per": f"{chart.zoom.per:.9g}"}
         given |= {"metric": chart.zoom.metric} if chart.zoom.metric else {}
+        given |= {"steps": 1} if chart.zoom.is_steps else {}
         if chart.zoom.seen is not None:
             given["seen"] = " ".join(f"{end:.9g}" for end in chart.zoom.seen)
     return "".join(f' data-{name}="{html_text(str(value))}"' for name, value in given.items())
