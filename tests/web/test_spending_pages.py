@@ -150,7 +150,7 @@ def test_a_bar_has_two_tones_and_three_states(books: BookReader) -> None:
     assert '<svg class="share near"' in text
     assert '<rect class="held"' in text
     assert ">80%, nearly used up<" in text
-    assert re.search(r"used up on \d+ \w+ \(", text)
+    assert re.search(r"used up on \d+ \w+", text)
     assert html.share_bar(0.2) == html.share_bar(0.2, 0.0)
 
 

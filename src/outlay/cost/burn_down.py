@@ -90,6 +90,8 @@ class BurnDown:
         said = f"used up on {day_name(middle)}"
         if self.days < LEAST_DAYS:
             return f"{said} (from {counted(self.days, 'day')})"
+        if low == high:
+            return said
         latest = "later" if high is None else day_name(high)
         return f"{said} ({day_name(low or middle)} to {latest}, 80%)"
 

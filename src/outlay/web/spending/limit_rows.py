@@ -63,7 +63,7 @@ def limit_parts(
         return []
     ordered = sorted(uses, key=lambda use: (_ORDER[use.state], -use.share))
     downs = downs or {}
-    headings = ["limit", "share used", "spent", "of", "held", "remaining"]
+    headings = ["ceiling", "share used", "spent", "limit", "held", "remaining"]
     rows = [_cells(use, people) for use in ordered]
     if downs:
         headings.insert(3, "lasts until")
