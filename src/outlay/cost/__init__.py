@@ -1,6 +1,6 @@
 """Cost reports, spending, allocation and forecasts."""
 
 __all__ = [
-    "allocation", "charges", "closing", "compare", "cost_book", "focus", "forecast", "machines",
-    "month_forecast", "prediction", "run_cost", "spending", "thresholds",
+    "allocation", "charges", "closing", "compare", "cost_book", "daily_cost", "focus", "forecast",
+    "machines", "month_forecast", "prediction", "run_cost", "spending", "thresholds",
 ]  # fmt: skip
