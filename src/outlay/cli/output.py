@@ -355,7 +355,7 @@ class FittingTable:
                 continue
             heading = max((cell_len(word) for word in names[at].split()), default=0)
             whole[at] = max(heading, _widest(columns[at]))
-            is_rigid = self._is_right[at] or not names[at]
+            is_rigid = self._is_right[at] or not names[at] or whole[at] <= _SHORT
             width = whole[at] if is_rigid else max(heading, min(whole[at], least))
             if _total([*widths.values(), width]) <= room:
                 widths[at] = width
@@ -403,6 +403,8 @@ class FittingTable:
 
 _GAP = "  "
 _EMPTY = ("", "-")
+_SHORT = 20
+"""Times, ids and names that are not wider are never shortened."""
 _LEAST, _ENOUGH = 10, 40
 """The least width of a name that is shortened, and of several ones where there is room."""
 

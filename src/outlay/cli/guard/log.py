@@ -15,7 +15,9 @@ from rich.text import Text
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard, say
 from outlay.cli.output import (
     AsJson,
+    CellContent,
     FittingTable,
+    TableCell,
     console,
     money_cell,
     new_table,
@@ -483,5 +485,8 @@ def _hold_row(hold: Hold) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _amount(value: Decimal | None, line: AnyLine) -> str:
-    return "" if value is None else f"{value} {line.currency}"
+def _amount(value: Decimal | None, line: AnyLine) -> CellContent:
+    if value is None:
+        return ""
+    money = unit_of(line.currency).money(micros_of(value))
+    return TableCell(text=f"{value} {line.currency}", money=money)
