@@ -13,7 +13,7 @@ from outlay.report.files import setup_of
 from outlay.report.html import Cell, amount
 from outlay.report.run_charts import Axis, metric_charts
 from outlay.report.run_document import parameters_of
-from outlay.runs.figures import COUNT, FIGURES, RunFigure
+from outlay.runs.figures import AGE, COUNT, FIGURES, MOMENT, TREND, RunFigure
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.units import Money
@@ -88,6 +88,10 @@ def figure_cell(figure: RunFigure, run: RunRow, now_ns: int) -> object:
         return Cell(text=f"{run.metric} {value:.4g}", value=value)
     if figure.unit is COUNT:
         return value
+    if figure.unit is TREND and value:
+        return Cell(text=f"last {value[-1]:.4g}", trend=value, title=figure.about)
+    if figure.unit in (AGE, MOMENT) and value is not None:
+        return Cell(text=figure.text(run, now_ns), value=figure.cell(run), at_ns=value)
     return Cell(
         text=figure.text(run, now_ns),
         value=figure.cell(run),

@@ -5,12 +5,14 @@ Text from logs is escaped here or in ``svg``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from outlay.clock import utc_text
 from outlay.escaping import html_text
 from outlay.report import svg
 from outlay.report.charts import Chart
@@ -36,7 +38,7 @@ def whole_page(title: str, verdict: str, parts: Iterable[str]) -> str:
     return (
         f"{HEAD}<title>{html_text(title)}</title><style>{asset('style.css')}</style></head><body>"
         f"<main>{top(title, verdict)}{''.join(parts)}</main>"
-        f"<script>{asset('page.js')}</script></body></html>\n"
+        f"<script>{asset('page.js')}{asset('reading.js')}</script></body></html>\n"
     )
 
 
@@ -91,7 +93,10 @@ class Cell:
         share: The filled part of a bar, 0 to 1 or more; None for no bar.
         mark: How the figure is known, such as "estimated".
         is_number: Whether it is aligned right.
-        check: The value of a checkbox that selects the row.
+        check: The value of a checkbox in front of it that selects the row.
+        is_name: Whether it may be shortened in the middle where there is no room.
+        trend: Values that are drawn as a small line.
+        at_ns: The instant that the text is or says, which a reader also sees in local time.
         swatch: A colour in front of it, in a terminal.
     """
 
@@ -104,6 +109,9 @@ class Cell:
     mark: str = ""
     is_number: bool = False
     check: str = ""
+    is_name: bool = False
+    trend: Sequence[float] = ()
+    at_ns: int | None = None
     swatch: str = ""
 
 
@@ -122,6 +130,8 @@ def table(
     *,
     total: int | None = None,
     caption: str = "",
+    groups: Collection[int] = (),
+    is_list: bool = False,
 ) -> str:
     """Return a table; a wide one scrolls horizontally.
 
@@ -130,22 +140,34 @@ def table(
         cells: Rows of text, numbers, amounts and cells.
         total: The index of the row with the total.
         caption: For screen readers.
+        groups: The indices of rows that head the ones below.
+        is_list: Whether each row is a thing of its own: a card on a narrow screen, and its first
+            column stays in sight while the others scroll.
     """
     rows = list(cells)
     columns = list(zip(*rows, strict=True)) if rows else []
     right = [any(map(is_number, column)) for column in columns] or [False] * len(headings)
     decimals = [decimals_of(c for c in column if isinstance(c, Money)) for column in columns]
     head = "".join(map(_heading, headings, right))
+    labels = [_label(each) if is_list else "" for each in headings]
     lines = []
     for number, row in enumerate(rows):
-        drawn = "".join(_cell(*each) for each in zip(row, right, decimals, strict=True))
-        kind = ' class="total"' if number == total else ""
-        lines.append(f"<tr{kind}>{drawn}</tr>")
+        drawn = "".join(_cell(*each) for each in zip(row, right, decimals, labels, strict=True))
+        kind = "total" if number == total else "group" if number in groups else ""
+        lines.append(f'<tr class="{kind}">{drawn}</tr>' if kind else f"<tr>{drawn}</tr>")
     said = f'<caption class="hidden">{html_text(caption)}</caption>' if caption else ""
+    shape = ' class="list"' if is_list else ""
     return (
         f'<div class="wide" tabindex="0" role="group" aria-label="{html_text(caption or "Table")}">'
-        f"<table>{said}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+        f"<table{shape}>{said}<thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _label(heading: str | Cell) -> str:
+    """Return the heading of a column as an attribute of its cells, which a card shows."""
+    text = heading.text if isinstance(heading, Cell) else heading
+    return f' data-label="{html_text(text)}"'
 
 
 def is_number(value: object) -> bool:
@@ -163,8 +185,8 @@ def _heading(found: str | Cell, is_right: bool) -> str:  # noqa: FBT001 - called
     return f'<th scope="col"{align}{order}>{text}</th>'
 
 
-def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 - see above
-    align = ' class="n"' if is_right else ""
+def _cell(value: object, is_right: bool, decimals: int, label: str = "") -> str:  # noqa: FBT001 - see above
+    align = (' class="n"' if is_right else "") + label
     match value:
         case Money():
             number = html_text(figure_text(value, decimals))
@@ -175,7 +197,7 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
             return f"<td{align}{title}>{_inside(value)}</td>"
         case bool() | None | str():
             text = "" if value is None else str(value)
-            long = ' class="text"' if len(text) > 40 and not is_right else align
+            long = f' class="text"{label}' if len(text) > 40 and not is_right else align
             return f"<td{long}>{html_text(text)}</td>"
         case int() | float():
             return f"<td{align}>{number_text(value)}</td>"
@@ -184,20 +206,59 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
 
 
 def _inside(cell: Cell) -> str:
-    text = html_text(cell.text)
-    if cell.check:
-        name = html_text(cell.check)
-        return (
-            f'<input type="checkbox" name="run" value="{name}" form="chosen" '
-            f'aria-label="Choose {text}">'
-        )
+    text = _shortened(cell.text) if cell.is_name else html_text(cell.text)
+    if cell.trend:
+        text = f'{trend_line(cell.trend)}<span class="hidden">{text}</span>'
+    if cell.at_ns is not None:
+        text = moment(cell.at_ns, cell.text)
     if cell.chip:
         text = f'<span class="chip {html_text(cell.chip)}">{text}</span>'
     if cell.href:
-        text = f'<a href="{html_text(cell.href)}">{text}</a>'
+        kind = ' class="name"' if cell.is_name else ""
+        text = f'<a href="{html_text(cell.href)}"{kind}>{text}</a>'
+    if cell.check:
+        name = html_text(cell.check)
+        text = (
+            f'<span class="chosen"><input type="checkbox" name="run" value="{name}" form="chosen" '
+            f'aria-label="Choose {html_text(cell.text)}">{text}</span>'
+        )
     if cell.mark:
         text += f' <span class="grade">{html_text(cell.mark)}</span>'
     return f"{share_bar(cell.share)}{text}" if cell.share is not None else text
+
+
+_TAIL: Final = 9
+
+
+def _shortened(text: str) -> str:
+    """Return a name in two parts, of which the first gives way: names differ at their ends."""
+    if len(text) <= 2 * _TAIL:
+        return html_text(text)
+    return (
+        f'<span class="head">{html_text(text[:-_TAIL])}</span>'
+        f'<span class="tail">{html_text(text[-_TAIL:])}</span>'
+    )
+
+
+def moment(t_ns: int, text: str = "") -> str:
+    """Return an instant as UTC text, or as ``text``; the script adds the reader's local time."""
+    said = utc_text(t_ns)
+    return f'<time datetime="{said.replace(" ", "T")}">{html_text(text or said)}</time>'
+
+
+def trend_line(values: Sequence[float]) -> str:
+    """Return values as a small line without axes, from the lowest to the highest of them."""
+    low, high = min(values), max(values)
+    scale = 16 / (high - low) if 0 < high - low < math.inf else 0.0
+    across = 76 / max(len(values) - 1, 1)
+    points = " ".join(
+        f"{2 + number * across:.1f},{18 - (value * scale - low * scale):.1f}"
+        for number, value in enumerate(values)
+    )
+    return (
+        '<svg class="trend" viewBox="0 0 80 20" width="80" height="20" aria-hidden="true">'
+        f'<polyline points="{points}"/></svg>'
+    )
 
 
 def share_bar(share: float) -> str:

@@ -168,10 +168,12 @@ class BookReader:
             raise UnknownRun("run", run_id)
         return found
 
-    def rows(self, wanted: RunFilter, *, sort: str, limit: int, offset: int) -> list[RunRow]:
+    def rows(
+        self, wanted: RunFilter, *, sort: str, limit: int, offset: int, group: str = ""
+    ) -> list[RunRow]:
         """Return a page of registered runs."""
         self.refresh()
-        return list_runs(self.store, wanted, limit=limit, offset=offset, sort=sort)
+        return list_runs(self.store, wanted, limit=limit, offset=offset, sort=sort, group=group)
 
     def stamp(self, run_dirs: list[str]) -> object:
         """Return a value that changes with one of these runs or the list of runs."""

@@ -280,7 +280,9 @@ def asset_text(name: str) -> str:
         return html.asset(name)
     vendored = files("outlay.web") / "assets"
     texts = [(vendored / each).read_text(encoding="utf-8") for each in _SCRIPTS]
-    return "\n;\n".join([*texts, html.asset("page.js")])
+    own = [html.asset("page.js"), html.asset("reading.js")]
+    keys = (vendored / "keys.js").read_text(encoding="utf-8")
+    return "\n;\n".join([*texts, *own, keys])
 
 
 def metrics_route(live: LiveRuns, user_shown: Callable[[str], str]) -> BaseRoute:
