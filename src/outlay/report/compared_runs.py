@@ -68,7 +68,7 @@ def _overview(
     figures = [each for each in FIGURES if each.compared]
     rows = [
         [
-            Cell(text=label, href=link(run.run_id)),
+            Cell(text=label, href=link(run.run_id), title=label, is_name=True),
             *(figure_cell(figure, run.figures, run.t_ns) for figure in figures),
         ]
         for label, run in zip(labels, readings, strict=True)

@@ -6,6 +6,7 @@ Text from logs is escaped here or in ``svg``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -51,6 +52,28 @@ def top(title: str, verdict: str, crumbs: str = "") -> str:
 def section(title: str, *parts: str) -> str:
     """Return a section with its heading."""
     return f"<section><h2>{html_text(title)}</h2>{''.join(parts)}</section>"
+
+
+def breakable(text: str) -> str:
+    """Return text in which a long path or host may be broken between its parts."""
+    words = (
+        "<wbr>".join(map(html_text, _PARTS.findall(word))) if len(word) > _LONG_WORD else
+        html_text(word)
+        for word in text.split(" ")
+    )  # fmt: skip
+    return " ".join(words)
+
+
+_LONG_WORD: Final = 20
+_PARTS: Final = re.compile(r"[^/._]*[/._]+|[^/._]+", re.DOTALL)
+
+
+def copy_button(text: str, what: str) -> str:
+    """Return a button that copies a text; a page without script does not show it."""
+    return (
+        f'<button type="button" data-copy="{html_text(text)}" '
+        f'aria-label="Copy the {html_text(what)}">copy</button>'
+    )
 
 
 def note(text: str) -> str:
@@ -178,7 +201,10 @@ def is_number(value: object) -> bool:
 def _heading(found: str | Cell, is_right: bool) -> str:  # noqa: FBT001 - called by map
     align = ' class="n"' if is_right else ""
     if isinstance(found, str):
-        return f'<th scope="col"{align}>{html_text(found)}</th>'
+        text = html_text(found)
+        if len(found) > _LONG_HEADING:
+            text = f'<span class="name" title="{text}">{_shortened(found)}</span>'
+        return f'<th scope="col"{align}>{text}</th>'
     order = f' aria-sort="{found.chip}"' if found.chip else ""
     arrow = {"ascending": " ↑", "descending": " ↓"}.get(found.chip, "")
     text = f'<a href="{html_text(found.href)}">{html_text(found.text)}{arrow}</a>'
@@ -228,6 +254,7 @@ def _inside(cell: Cell) -> str:
 
 
 _TAIL: Final = 9
+_LONG_HEADING: Final = 28
 
 
 def _shortened(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from outlay.errors import OutlayError
 from outlay.report import html
 from outlay.report.compared_runs import compare_document
-from outlay.report.document import Document, sections_html
+from outlay.report.document import Document, contents_html, sections_html
 from outlay.report.files import setup_of
 from outlay.report.html import Cell
 from outlay.report.run_charts import AXES, Axis
@@ -140,7 +140,8 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
     document = made[axis]
     return Page(
         title=document.title, tab="Runs", verdict=document.verdict,
-        parts=_with_axis_tabs(document, ask), crumbs=_crumbs(Path(row.dir), books),
+        parts=[contents_html(document.sections), *_with_axis_tabs(document, ask)],
+        crumbs=_crumbs(Path(row.dir), books),
         columns=_REPORT_COLUMNS, rows=document.rows(),
         document=run_json(reading, document) | {
             "figures": reading.figures, "command": reading.command,
