@@ -14,7 +14,7 @@ LONG = "llama-70b-pretrain-mixture-v3-lr3e-4-warmup2000-bs4096-seq8192-fsdp-seed
 """A name of 72 characters."""
 MODELS, USERS = ("llama-70b", "resnet", "policy-net"), ("ada", "grace", "alan")
 TEAMS = ("language", "vision", "robotics")
-STATUSES: tuple[EndStatus | None, ...] = ("completed", "failed", "preempted", "cancelled", None)
+STATUSES: tuple[EndStatus | None, ...] = ("completed", "failed", "preempted", "interrupted", None)
 _DAY_S = 86_400
 
 
