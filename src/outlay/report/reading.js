@@ -62,7 +62,7 @@
   // A link to a folded section opens it.
   const openTarget = () => {
     const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const folds = target && (target.matches("details") ? target : target.querySelector(":scope > details"));
+    const folds = target && target.querySelector("details.fold");
     if (folds) folds.open = true;
   };
   addEventListener("hashchange", openTarget);
