@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ from outlay.store import open_store
 from outlay.store.runs import register
 from outlay.units import Money
 from report_builders import run_row
-from run_scene import LONG, collect_runs, write_runs
+from run_scene import LONG, TEAMS, collect_runs, write_runs
 from waiting import PATIENCE_S
-from web_server import Served, serving
+from web_server import Served, serving, training
 
 pytestmark = pytest.mark.xdist_group("web")
 WIDTHS = (390, 768, 1280, 1920)
@@ -153,6 +154,7 @@ def test_keys_are_explained_and_are_text_where_one_types(reader: Reader) -> None
 
 def test_back_shows_the_filter_that_is_applied(reader: Reader) -> None:
     page = reader.open("/runs")
+    every = reader.names()
     page.select_option("select[name=status]", "failed")
     page.wait_for_url("**/runs?status=failed")
     failed = reader.names()
@@ -170,7 +172,7 @@ def test_back_shows_the_filter_that_is_applied(reader: Reader) -> None:
     page.go_forward()
     page.locator("ul.active a").click()
     page.wait_for_url("**/runs")
-    assert len(reader.names()) == 14
+    assert reader.names() == every
 
 
 def test_columns_are_kept_in_the_address(reader: Reader) -> None:
@@ -198,12 +200,30 @@ def test_a_view_is_saved_in_the_browser_and_forgotten(reader: Reader) -> None:
     assert reader.open("/runs").locator(".saved a").count() == 0
 
 
+def test_an_update_leaves_the_selection_and_what_was_opened(reader: Reader, tmp_path: Path) -> None:
+    with training(tmp_path / "live", reader.served.home):
+        page = reader.open("/runs?col=steps&q=run")
+        live = page.locator("tbody tr:has(a.name:text('live run'))")
+        live.wait_for()
+        live.locator("input").check()
+        page.locator("form.filters summary").click()
+        page.keyboard.press("j")
+        steps = live.locator("td").nth(2).text_content()
+        page.wait_for_function(
+            "before => document.querySelector('tr.current td:nth-child(3)').textContent !== before",
+            arg=steps,
+        )
+        assert live.locator("input").is_checked()
+        assert page.locator("#chosen button").text_content() == "Compare 1 selected run"
+        assert page.locator("form.filters details[open]").count() == 1
+
+
 def test_without_script_lists_and_runs_answer_their_questions(reader: Reader) -> None:
     page = reader.other(java_script_enabled=False)
     try:
         page.goto(reader.served.base + "/runs?group=team")
         assert "they cost 12,345,857.98 EUR" in page.locator(".verdict").text_content()
-        assert page.locator("tr.group").count() == 3
+        assert page.locator("tr.group a").all_text_contents() == sorted(TEAMS)
         page.select_option("select[name=status]", "failed")
         page.click("form.filters button")
         assert page.locator("ul.active b").all_text_contents() == ["failed"]
