@@ -207,12 +207,13 @@ def test_an_update_leaves_the_selection_and_what_was_opened(reader: Reader, tmp_
         live.wait_for()
         live.locator("input").check()
         page.locator("form.filters summary").click()
-        page.keyboard.press("j")
-        steps = live.locator("td").nth(2).text_content()
+        assert page.locator("tr.current a.name").text_content() == "live run"
+        steps = int(live.locator("td").nth(2).text_content().replace(",", ""))
         page.wait_for_function(
-            "before => document.querySelector('tr.current td:nth-child(3)').textContent !== before",
+            "before => parseInt(document.querySelector('tr.current td:nth-child(3)')?.textContent) > before",
             arg=steps,
         )
+        assert page.locator("tr.current a.name").text_content() == "live run"
         assert live.locator("input").is_checked()
         assert page.locator("#chosen button").text_content() == "Compare 1 selected run"
         assert page.locator("form.filters details[open]").count() == 1
