@@ -210,7 +210,8 @@ def test_an_update_leaves_the_selection_and_what_was_opened(reader: Reader, tmp_
         assert page.locator("tr.current a.name").text_content() == "live run"
         steps = int(live.locator("td").nth(2).text_content().replace(",", ""))
         page.wait_for_function(
-            "before => parseInt(document.querySelector('tr.current td:nth-child(3)')?.textContent) > before",
+            "before => parseInt(document.querySelector('tr.current td:nth-child(3)')?.textContent)"
+            " > before",
             arg=steps,
         )
         assert page.locator("tr.current a.name").text_content() == "live run"

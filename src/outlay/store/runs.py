@@ -236,11 +236,12 @@ def run_groups(engine: Engine, wanted: RunFilter = _EVERY, by: str = "") -> list
     """
     cells, name = runs.c, (_group_name(by) if by else literal("")).label("name")
     beside = cells.figures["cost_beside"]
+    has_beside = cells.figures["cost_beside", 0, "currency"].as_string().is_not(None)
     # Whole units and micro-units apart, because a database's sum must not exceed 64 bits.
     parts = (func.sum(cells.cost_micros // MICROS), func.sum(cells.cost_micros % MICROS))
     sums = select(name, cells.currency, cells.kind, func.count(), *parts)
     sums = sums.where(*wanted.conditions()).group_by(name, cells.currency, cells.kind)
-    others = select(name, cells.kind, beside).where(beside.as_string().is_not(None))
+    others = select(name, cells.kind, beside).where(has_beside)
     with engine.begin() as connection:
         found = connection.execute(sums).all()
         found_beside = connection.execute(others.where(*wanted.conditions())).all()
@@ -287,8 +288,8 @@ def sighted_here(engine: Engine) -> dict[str, FileStamp]:
 
 
 def values_of(engine: Engine, column: str, *, limit: int) -> list[str]:
-    """Return the distinct non-empty values of a column of registered runs, sorted."""
-    cell = runs.c[column]
+    """Return the distinct non-empty values of a column, or of a tag, of registered runs, sorted."""
+    cell = _group_name(column)
     with engine.begin() as connection:
         query = select(cell).where(cell != "").distinct().order_by(cell).limit(limit)
         return [str(value) for (value,) in connection.execute(query)]

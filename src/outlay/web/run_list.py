@@ -160,7 +160,7 @@ def _choices(books: BookReader) -> _Choices:
         statuses, models, users = (
             values_of(store, name, limit=_CHOICES) for name in ("status", "model", "user")
         )
-        groupings = [by for by in ("model", "team") if len(run_groups(store, by=by)) > 1]
+        groupings = [by for by in ("model", "team") if len(values_of(store, by, limit=2)) > 1]
         return _Choices(statuses=statuses, models=models, users=users, groupings=groupings)
 
     return books.cache.get(("choices", books.stamp([])), make)
