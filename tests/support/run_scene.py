@@ -36,7 +36,7 @@ def write_runs(runs: Path, count: int = 14) -> None:
                 "gpu": "NVIDIA H100 80GB HBM3",
                 "git_commit": f"{number:02x}" * 20,
                 "host": f"gpu-node-{number:03d}.cluster.example.org",
-                "command": ("python", "/home/ada/projects/pretraining/train.py", "--lr", "3e-4"),
+                "command": ("python", "/projects/pretraining/train.py", "--lr", "3e-4"),
                 "tags": {"team": TEAMS[number % 3], "project": f"project-{number % 2}"},
             },
         )  # fmt: skip

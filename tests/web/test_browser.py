@@ -164,7 +164,7 @@ def test_axe_finds_nothing_serious(browser: Browser, view: str) -> None:
 def test_no_view_is_wider_than_its_window(browser: Browser, view: str) -> None:
     page = browser.open(browser.paths[view])
     try:
-        for scheme, width in itertools.product(("dark", "light"), (390, 1920, 1280)):
+        for scheme, width in itertools.product(("dark", "light"), (390, 768, 1920, 1280)):
             page.emulate_media(color_scheme=scheme)
             page.set_viewport_size({"width": width, "height": 900})
             wide = page.evaluate("document.documentElement.scrollWidth")

@@ -121,7 +121,7 @@ def test_sums_of_groups_are_those_of_their_runs_by_currency(listed: Callable[...
             text = "".join(whole.parts)
             for cost in group.costs:
                 assert money_text(cost) in text
-        assert "; they cost" in whole.verdict
+        assert ", which cost" in whole.verdict
 
 
 def test_groups_of_a_list_follow_each_other_in_its_order(listed: Callable[..., Page]) -> None:
@@ -141,7 +141,7 @@ def test_the_sum_of_a_run_that_paid_in_two_currencies_has_both(tmp_path: Path) -
     books = BookReader()
     collect(books.store, [tmp_path / "two"], books.now_ns)
     page = runs_page(PageQuery(path="/runs"), books)
-    assert page.verdict == "1 registered run; they cost 2.00 EUR and 1.00 USD."
+    assert page.verdict == "1 registered run, which cost 2.00 EUR and 1.00 USD."
 
 
 def test_status_cost_and_goodput_come_first_whatever_columns_are_chosen(

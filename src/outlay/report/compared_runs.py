@@ -73,7 +73,7 @@ def _overview(
         ]
         for label, run in zip(labels, readings, strict=True)
     ]
-    return Table(("run", *(figure.label for figure in figures)), rows)
+    return Table(("run", *(figure.label for figure in figures)), rows, is_list=True)
 
 
 def figure_cell(figure: RunFigure, run: RunRow, now_ns: int) -> object:

@@ -41,12 +41,14 @@ class Table:
     Attributes:
         total: The index of the row with the total.
         folded: What a page says of it until it is opened; "" if it is open.
+        is_list: Whether each row is a thing of its own: a card on a narrow screen.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[object]]
     total: int | None = None
     folded: str = ""
+    is_list: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +211,9 @@ def _block_html(section_title: str, block: Block) -> str:
             is_named = chart.title and chart.title != section_title
             said = f"<h3>{html_text(chart.title)}</h3>" if is_named else ""
             return f"<div>{said}{html.chart(chart)}</div>"
-        case Table(headings, rows, total):
+        case Table(headings, rows, total, _, is_list):
             named = section_title if len(headings) > 2 else f"{section_title}: {headings[0]}"
-            return html.table(headings, rows, total=total, caption=named)
+            return html.table(headings, rows, total=total, caption=named, is_list=is_list)
         case NoteBlock(text, title):
             return (f"<h3>{html_text(title)}</h3>" if title else "") + html.note(text)
         case Figure():

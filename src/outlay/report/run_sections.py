@@ -116,7 +116,7 @@ def phases(summary: GoodputSummary, grade: Grade) -> Iterator[Block]:
             rows.append(_phase_row(f"of which assumed {beside}", each.assumed, each.cost))
     headings = ("phase", "share of time", "time", graded("cost", grade), "share of cost")
     shown = len(headings) if whole else len(headings) - 1
-    yield Table(headings[:shown], [row[:shown] for row in rows], whole_row)
+    yield Table(headings[:shown], [row[:shown] for row in rows], whole_row, is_list=True)
     for phase, ns in summary.beside.items():
         yield Figure(f"beside: {phase}", ns, f"{duration_text(ns)}, overlapped with training")
     if summary.idle_ns:

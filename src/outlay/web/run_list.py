@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,7 +16,7 @@ from outlay.escaping import html_text
 from outlay.report import html
 from outlay.report.compared_runs import figure_cell
 from outlay.report.html import Cell
-from outlay.runs.figures import FIGURES
+from outlay.runs.figures import FIGURES, RunFigure
 from outlay.store.run_row import RunRow
 from outlay.store.runs import (
     GROUPED_BY,
@@ -38,6 +39,7 @@ _FIRST: Final = ("cost", "goodput", "loss_trend")
 _FIGURES: Final = {each.name: each for each in FIGURES if each.name not in _ALWAYS}
 COLUMNS: Final = {name: _FIGURES[name] for name in (*_FIRST, *_FIGURES)}
 _USUAL: Final = (*_FIRST, "metric_value", "model", "user", "steps", "last_seen")
+_HEADINGS: Final = Counter(each.label for each in COLUMNS.values())
 _SORT: Final = {"cost": "cost_micros", "started": "started_ns", "last_seen": "last_seen_ns"}
 """The columns of the store by which figures of other names are sorted."""
 _ORDERS: Final = {
@@ -126,7 +128,7 @@ def list_verdict(ask: PageQuery, count: int, costs: Sequence[Money]) -> str:
     if not count and not any(ask.get(name) for name in _CHIPS):
         return ""
     filtered = " with this filter" if any(ask.get(name) for name in _CHIPS) else ""
-    spent = f"; they cost {' and '.join(map(money_text, costs))}" if any(costs) else ""
+    spent = f", which cost {' and '.join(map(money_text, costs))}" if any(costs) else ""
     return f"{counted(count, 'registered run')}{filtered}{spent}."
 
 
@@ -185,7 +187,7 @@ def _filters(ask: PageQuery, columns: Sequence[str], books: BookReader) -> str:
     users = [books.people.name(user) for user in choices.users]
     boxes = "".join(
         f'<label><input type="checkbox" name="col" value="{name}"'
-        f"{' checked' if name in columns else ''}>{html_text(each.label)}</label>"
+        f"{' checked' if name in columns else ''}>{html_text(_label(each))}</label>"
         for name, each in COLUMNS.items()
     )
     groups = {"": "nothing"} | {by: by for by in GROUPED_BY}
@@ -209,6 +211,11 @@ def _filters(ask: PageQuery, columns: Sequence[str], books: BookReader) -> str:
         f'<legend class="hidden">Columns</legend>{boxes}</fieldset>'
         f'<p class="note"><a href="{usual}">The usual columns</a></p></details></form>'
     )
+
+
+def _label(figure: RunFigure) -> str:
+    """Return the heading of a column, or its name where several have the same heading."""
+    return figure.stem.replace("_", " ") if _HEADINGS[figure.label] > 1 else figure.label
 
 
 def _choice(name: str, label: str, choices: Mapping[str, str], chosen: str) -> str:
