@@ -12,7 +12,7 @@ from ledgers import Segment, dollars
 from outlay.errors import MissingExtra
 from outlay.ledger import Metric
 from outlay.report.document import to_markdown
-from outlay.report.files import read_sweep, write_sweep_report
+from outlay.report.files import ReportPlace, read_sweep, write_sweep_report
 from sweep_on_disk import NOW_NS, Sweep
 
 
@@ -87,8 +87,9 @@ def test_without_matplotlib_nothing_is_written(
     sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    place = ReportPlace(directory=tmp_path / "out")
     with pytest.raises(MissingExtra):
-        write_sweep_report(read_sweep(sweep, NOW_NS), tmp_path / "out", ["html", "png"])
+        write_sweep_report(read_sweep(sweep, NOW_NS), place, ["html", "png"])
     assert written(tmp_path / "out") == set()
 
 

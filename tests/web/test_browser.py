@@ -164,7 +164,7 @@ def test_axe_finds_nothing_serious(browser: Browser, view: str) -> None:
 def test_no_view_is_wider_than_its_window(browser: Browser, view: str) -> None:
     page = browser.open(browser.paths[view])
     try:
-        for scheme, width in itertools.product(("dark", "light"), (390, 1920, 1280)):
+        for scheme, width in itertools.product(("dark", "light"), (390, 768, 1920, 1280)):
             page.emulate_media(color_scheme=scheme)
             page.set_viewport_size({"width": width, "height": 900})
             wide = page.evaluate("document.documentElement.scrollWidth")
@@ -198,7 +198,7 @@ def test_the_list_filters_sorts_and_keeps_both_in_its_address(browser: Browser) 
     page.wait_for_url("**q=run-*")
     page.click("th a:has-text('cost')")
     page.wait_for_url("**sort=-cost_micros*")
-    names = page.locator("tbody tr td:nth-child(2)").all_text_contents()
+    names = page.locator("tbody tr a.name").all_text_contents()
     assert names == ["run-2", "run-1", "run-0"]
     assert page.input_value("input[name=q]") == "run-"
 
@@ -207,7 +207,7 @@ def test_chosen_runs_are_drawn_on_one_axis(browser: Browser) -> None:
     page = browser.open("/runs?q=run-&sort=name")
     for box in page.locator("tbody input[type=checkbox]").all()[:2]:
         box.check()
-    page.click("text=Compare selected runs")
+    page.click("#chosen button:text('Compare 2 selected runs')")
     page.wait_for_url("**/compare*")
     chart = page.locator("div:has(> h3:text('loss over steps')) svg[data-x]")
     assert chart.locator("polyline.curve").count() == 2

@@ -42,7 +42,7 @@ from outlay.goodput.follower import RunView, read_view
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.report import run_sections
 from outlay.report.drawing.pictures import save_picture
-from outlay.report.files import SweepAccount, read_sweep, write_page, write_sweep_files
+from outlay.report.files import ReportPlace, SweepAccount, read_sweep, write_page, write_sweep_files
 from outlay.report.run_document import run_document
 from outlay.report.sweep_document import ranking
 from outlay.runs.reading import read_run
@@ -225,7 +225,9 @@ class _Demo:
         written = write_sweep_files(sweep, sweep.reports, SYSTEM.wall_ns()).written
         run_dir = self._root / self._killed
         run = read_run(run_dir)
-        (page,) = write_page(run_document(run), run_dir, ["html"], partial(save_picture, run))
+        (page,) = write_page(
+            run_document(run), ReportPlace(directory=run_dir), ["html"], partial(save_picture, run)
+        )
         print_sentence(f"the sweep        {written['html']}\nthe killed run   {page}")
         home = self._dir / "home"
         print_sentence(f"all of it, live  OUTLAY_HOME={home} outlay web")

@@ -35,7 +35,15 @@ from outlay.report.compared_runs import compare_document
 from outlay.report.digest import Digest, digest_document, limit_name, limit_percent, read_digest
 from outlay.report.document import Document, to_html, to_markdown
 from outlay.report.drawing.pictures import save_charts, save_picture
-from outlay.report.files import Form, read_sweep, setup_of, write_page, write_sweep_report
+from outlay.report.files import (
+    Form,
+    ReportPlace,
+    form_of,
+    read_sweep,
+    setup_of,
+    write_page,
+    write_sweep_report,
+)
 from outlay.report.run_document import run_document, run_json
 from outlay.runs.reading import read_run
 from outlay.store import open_store
@@ -68,8 +76,9 @@ def show_report(
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            help="Where to write; default: RUN, SWEEP/reports, or this directory for several runs.",
+            metavar="DIR|FILE",
+            help="Where to write: a directory, or a file such as cmp.html; default: RUN, "
+            "SWEEP/reports, or this directory for several runs.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -82,13 +91,15 @@ def show_report(
     Example: outlay report runs/001 --html --md
     """
     asked: dict[Form, bool] = {"html": html, "md": md, "png": png}
-    forms = [form for form, wanted in asked.items() if wanted]
+    named = None if output is None else form_of(output)
+    forms = [form for form, wanted in asked.items() if wanted or form == named]
     if not forms and not as_json:
         forms = ["html"]
     if len(paths) > 1:
-        report = _comparison(paths, output or Path(), forms)
+        report = _comparison(paths, ReportPlace.of(output or Path()), forms)
     else:
-        report = (_sweep_report if is_sweep(paths[0]) else _run_report)(paths[0], output, forms)
+        place = None if output is None else ReportPlace.of(output)
+        report = (_sweep_report if is_sweep(paths[0]) else _run_report)(paths[0], place, forms)
     if as_json:
         print_json(report.document | {"files": report.files})
         return
@@ -212,28 +223,29 @@ class _Report:
     findings: Sequence[Finding] = ()
 
 
-def _run_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Report:
+def _run_report(path: Path, output: ReportPlace | None, forms: Sequence[Form]) -> _Report:
     run = read_run(path)
-    document = run_document(run, setup_of(path))
-    files = write_page(document, output or path, forms, partial(save_picture, run)) if forms else []
+    document, place = run_document(run, setup_of(path)), output or ReportPlace(directory=path)
+    files = write_page(document, place, forms, partial(save_picture, run)) if forms else []
     found = run_json(run, document) | {"figures": document.rows()}
     return _Report(verdict=document.verdict, files=files, document=found)
 
 
-def _comparison(paths: Sequence[Path], directory: Path, forms: Sequence[Form]) -> _Report:
+def _comparison(paths: Sequence[Path], place: ReportPlace, forms: Sequence[Form]) -> _Report:
     runs = [read_run(path) for path in paths]
     document = compare_document(runs)
     found = {"title": document.title, "runs": [run.figures for run in runs]}
     draw = partial(save_charts, document.charts(), title=document.title)
-    files = write_page(document, directory, forms, draw) if forms else []
+    files = write_page(document, place, forms, draw) if forms else []
     findings = [finding for run in runs for finding in run.findings]
     return _Report(verdict="", files=files, document=found, findings=findings)
 
 
-def _sweep_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Report:
+def _sweep_report(path: Path, output: ReportPlace | None, forms: Sequence[Form]) -> _Report:
     findings = catch_up(path).findings
     account = read_sweep(path, SYSTEM.wall_ns(), allow_missing=True)
-    files = write_sweep_report(account, output or account.reports, forms) if forms else []
+    place = output or ReportPlace(directory=account.reports)
+    files = write_sweep_report(account, place, forms) if forms else []
     return _Report(
         verdict=account.verdict,
         files=files,

@@ -14,7 +14,7 @@ from outlay.report.drawing.run_charts import MetricView, metric_charts
 from outlay.report.files import setup_of
 from outlay.report.html import Cell, amount
 from outlay.report.run_document import parameters_of
-from outlay.runs.figures import COUNT, FIGURES, RunFigure
+from outlay.runs.figures import AGE, COUNT, FIGURES, MOMENT, TREND, RunFigure
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.units import Money
@@ -73,12 +73,12 @@ def _overview(
     figures = [each for each in FIGURES if each.compared]
     rows = [
         [
-            Cell(text=label, href=link(run.run_id)),
+            Cell(text=label, href=link(run.run_id), title=label, is_name=True),
             *(figure_cell(figure, run.figures, run.t_ns) for figure in figures),
         ]
         for label, run in zip(labels, readings, strict=True)
     ]
-    return Table(("run", *(figure.label for figure in figures)), rows)
+    return Table(("run", *(figure.label for figure in figures)), rows, is_list=True)
 
 
 def figure_cell(figure: RunFigure, run: RunRow, now_ns: int) -> object:
@@ -93,6 +93,10 @@ def figure_cell(figure: RunFigure, run: RunRow, now_ns: int) -> object:
         return Cell(text=f"{run.metric} {value:.4g}", value=value)
     if figure.unit is COUNT:
         return value
+    if figure.unit is TREND and value:
+        return Cell(text=f"last {value[-1]:.4g}", trend=value, title=figure.about)
+    if figure.unit in (AGE, MOMENT) and value is not None:
+        return Cell(text=figure.text(run, now_ns), value=figure.cell(run), at_ns=value)
     return Cell(
         text=figure.text(run, now_ns),
         value=figure.cell(run),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,6 +21,8 @@ class Figure:
 
     Attributes:
         leads: Whether it is among the few headline figures.
+        copies: Whether a page has a button that copies it.
+        at_ns: The instant that it is, which a reader also sees in local time.
     """
 
     label: str
@@ -27,6 +30,8 @@ class Figure:
     text: str
     grade: Grade = "measured"
     leads: bool = False
+    copies: bool = False
+    at_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,15 @@ class Table:
 
     Attributes:
         total: The index of the row with the total.
+        folded: What a page says of it until it is opened; "" if it is open.
+        is_list: Whether each row is a thing of its own: a card on a narrow screen.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[object]]
     total: int | None = None
+    folded: str = ""
+    is_list: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +60,20 @@ class ChartBlock:
 
 @dataclass(frozen=True, slots=True)
 class NoteBlock:
-    """A paragraph, with an optional title."""
+    """A paragraph, with an optional title.
+
+    Attributes:
+        folded: What a page says of it and of those after it, until they are opened; "" if open.
+    """
 
     text: str
     title: str = ""
+    folded: str = ""
 
 
 Block = Figure | Table | ChartBlock | NoteBlock
 _LONG = 40
+_HASH = re.compile("[0-9a-f]{12,}")
 _MARKED = ("estimated", "assumed")
 
 
@@ -68,11 +83,13 @@ class Section:
 
     Attributes:
         is_half: Whether it may be placed beside another section.
+        is_folded: Whether a page shows only its title until it is opened.
     """
 
     title: str
     blocks: tuple[Block, ...]
     is_half: bool = False
+    is_folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +122,17 @@ class Document:
 
 
 def sections(
-    found: Iterable[tuple[str, Iterable[Block]]], whole: Container[str] = ()
+    found: Iterable[tuple[str, Iterable[Block]]],
+    whole: Container[str] = (),
+    folded: Container[str] = (),
 ) -> tuple[Section, ...]:
     """Return the non-empty sections; those in ``whole`` take the full width."""
     filled = ((title, tuple(blocks)) for title, blocks in found)
-    return tuple(Section(title, blocks, title not in whole) for title, blocks in filled if blocks)
+    return tuple(
+        Section(title, blocks, title not in whole, title in folded)
+        for title, blocks in filled
+        if blocks
+    )
 
 
 # HTML and Markdown, with the same content except charts.
@@ -124,11 +147,33 @@ def to_html(document: Document, *, is_sheet: bool = False) -> str:
 def sections_html(found: Iterable[Section]) -> Iterator[str]:
     """Yield sections as HTML."""
     for is_half, group in groupby(found, key=lambda each: each.is_half):
-        drawn = (html.section(e.title, blocks_html(e.blocks, e.title)) for e in group)
+        drawn = map(_section_html, group)
         if is_half:
             yield f'<div class="columns">{"".join(drawn)}</div>'
         else:
             yield from drawn
+
+
+def _section_html(found: Section) -> str:
+    """Return a section with an anchor, ``#what-was-run``; a folded one opens on a click."""
+    drawn = blocks_html(found.blocks, found.title)
+    title = html_text(found.title)
+    whole = html.section(found.title, drawn)
+    if found.is_folded:
+        inside = f"<summary><h2>{title}</h2></summary>{drawn}"
+        whole = f'<section><details class="fold">{inside}</details></section>'
+    return f'<div class="at" id="{anchor(found.title)}">{whole}</div>'
+
+
+def anchor(title: str) -> str:
+    """Return the name of a section in addresses: lower-case letters, digits and hyphens."""
+    return re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def contents_html(found: Iterable[Section]) -> str:
+    """Return links to the sections."""
+    links = "".join(f'<a href="#{anchor(e.title)}">{html_text(e.title)}</a>' for e in found)
+    return f'<nav class="contents" aria-label="On this page">{links}</nav>'
 
 
 def to_markdown(document: Document) -> str:
@@ -145,14 +190,20 @@ def to_markdown(document: Document) -> str:
 def blocks_html(blocks: Iterable[Block], title: str = "") -> str:
     """Return a section's blocks as HTML; consecutive figures and charts are grouped."""
     parts = []
-    for kind, group in groupby(blocks, key=type):
+    for (kind, folded), group in groupby(blocks, key=lambda e: (type(e), _folded(e))):
         drawn = "".join(_block_html(title, block) for block in group)
-        if kind is Figure:
+        if folded:
+            drawn = f"<details><summary>{html_text(folded)}</summary>{drawn}</details>"
+        elif kind is Figure:
             drawn = f'<dl class="figures">{drawn}</dl>'
         elif kind is ChartBlock:
             drawn = f'<div class="two">{drawn}</div>'
         parts.append(drawn)
     return "".join(parts)
+
+
+def _folded(block: Block) -> str:
+    return block.folded if isinstance(block, Table | NoteBlock) else ""
 
 
 def _block_html(section_title: str, block: Block) -> str:
@@ -161,9 +212,9 @@ def _block_html(section_title: str, block: Block) -> str:
             is_named = chart.title and chart.title != section_title
             said = f"<h3>{html_text(chart.title)}</h3>" if is_named else ""
             return f"<div>{said}{html.chart(chart)}</div>"
-        case Table(headings, rows, total):
+        case Table(headings, rows, total, _, is_list):
             named = section_title if len(headings) > 2 else f"{section_title}: {headings[0]}"
-            return html.table(headings, rows, total=total, caption=named)
+            return html.table(headings, rows, total=total, caption=named, is_list=is_list)
         case NoteBlock(text, title):
             return (f"<h3>{html_text(title)}</h3>" if title else "") + html.note(text)
         case Figure():
@@ -173,14 +224,20 @@ def _block_html(section_title: str, block: Block) -> str:
 
 
 def _figure_html(figure: Figure) -> str:
-    kind = "lead" if figure.leads else "long" if len(figure.text) > _LONG else ""
+    length, is_hash = len(figure.text), _HASH.fullmatch(figure.text)
+    sizes = {"lead": figure.leads, "hash": is_hash, "whole": length > 2 * _LONG}
+    kind = next((name for name, fits in sizes.items() if fits), "long" if length > _LONG else "")
     # The page explains stated prices once.
     mark = f' <span class="grade">{figure.grade}</span>' if figure.grade in _MARKED else ""
     exact = f' title="{figure.value}"' if isinstance(figure.value, Money) else ""
-    return (
-        f'<div class="{kind}"><dt>{html_text(figure.label)}</dt>'
-        f"<dd{exact}>{html.breakable(figure.text)}{mark}</dd></div>"
-    )
+    text = html.breakable(figure.text)
+    if is_hash:
+        text = f'<span title="{figure.text}">{figure.text}</span>'
+    if figure.at_ns is not None:
+        text = html.moment(figure.at_ns, figure.text)
+    copy = html.copy_button(figure.text, figure.label) if figure.copies else ""
+    label = f"<dt>{html_text(figure.label)}{copy}</dt>"
+    return f'<div class="{kind}">{label}<dd{exact}>{text}{mark}</dd></div>'
 
 
 def _markdown(blocks: Iterable[Block]) -> Iterator[str]:
@@ -193,9 +250,9 @@ def _markdown(blocks: Iterable[Block]) -> Iterator[str]:
 
 def _block_markdown(block: Block) -> Iterator[str]:
     match block:
-        case Figure(label, _, text, grade, _):
+        case Figure(label, _, text, grade):
             yield f"- {markdown_text(label)}: {graded(markdown_text(text), grade)}"
-        case Table(headings, rows, _):
+        case Table(headings, rows):
             yield from markdown_table(headings, (map(cell_text, row) for row in rows))
         case NoteBlock(text, title):
             if title:

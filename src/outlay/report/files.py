@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 from urllib.parse import quote
 
 from outlay.clock import utc_datetime
@@ -72,43 +72,75 @@ def read_sweep(root: Path, now_ns: int, *, allow_missing: bool = False) -> Sweep
 
 
 Form = Literal["html", "md", "png"]
+FORMS: Final[tuple[Form, ...]] = get_args(Form)
 PICTURES: Final = "pictures"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPlace:
+    """Where the files of a report are written: their directory, and their name without suffix."""
+
+    directory: Path
+    stem: str = "report"
+
+    @classmethod
+    def of(cls, output: Path) -> ReportPlace:
+        """Return the place of a directory, or that of a file by its suffix: ``cmp.html``."""
+        if form_of(output):
+            return cls(directory=output.parent, stem=output.stem)
+        return cls(directory=output)
+
+    def path(self, form: Form) -> Path:
+        """Return the file of a format."""
+        return self.directory / f"{self.stem}.{form}"
+
+
+def form_of(output: Path) -> Form | None:
+    """Return the format that the suffix of a file names; None of a directory."""
+    named = next((form for form in FORMS if output.suffix == f".{form}"), None)
+    return None if output.is_dir() else named
+
+
 def write_page(
-    document: Document, directory: Path, forms: Sequence[Form], draw: Callable[[Path], None]
+    document: Document, place: ReportPlace, forms: Sequence[Form], draw: Callable[[Path], None]
 ) -> list[Path]:
-    """Write ``report.html``, ``report.md`` and, with ``draw``, ``report.png``; return the files.
+    """Write the page, and with ``draw`` its picture; return the files.
 
     Raises:
         MissingExtra: "png" is asked for, and matplotlib is not installed; nothing is written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    place.directory.mkdir(parents=True, exist_ok=True)
     pictures = []
     if "png" in forms:
-        pictures = [directory / "report.png"]
+        pictures = [place.path("png")]
         draw(pictures[0])
-    return _write_texts(document, directory, forms) + pictures
+    return _write_texts(document, place, forms) + pictures
 
 
-def write_sweep_report(account: SweepAccount, directory: Path, forms: Sequence[Form]) -> list[Path]:
+def write_sweep_report(
+    account: SweepAccount, place: ReportPlace, forms: Sequence[Form]
+) -> list[Path]:
     """Write a sweep's report, each chart as its own PNG; return the files.
 
     Raises:
         MissingExtra: "png" is asked for, and matplotlib is not installed; nothing is written.
     """
+    directory = place.directory
     directory.mkdir(parents=True, exist_ok=True)
     pictures = []
     if "png" in forms:
         pictures = write_pictures(account.charts(), directory / PICTURES, ["png"])
-    return _write_texts(account.document(_links(account, directory)), directory, forms) + pictures
+    return _write_texts(account.document(_links(account, directory)), place, forms) + pictures
 
 
-def _write_texts(document: Document, directory: Path, forms: Sequence[Form]) -> list[Path]:
+def _write_texts(document: Document, place: ReportPlace, forms: Sequence[Form]) -> list[Path]:
     written = []
-    for form, render in (("html", to_html), ("md", to_markdown)):
+    texts: tuple[tuple[Form, Callable[[Document], str]], ...] = (
+        ("html", to_html), ("md", to_markdown),
+    )  # fmt: skip
+    for form, render in texts:
         if form in forms:
-            written.append(directory / f"report.{form}")
+            written.append(place.path(form))
             write_whole(written[-1], render(document).encode())
     return written
 

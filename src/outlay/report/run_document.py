@@ -31,6 +31,7 @@ from outlay.report.drawing.run_charts import (
     phase_strip,
     step_times,
 )
+from outlay.report.html import Cell
 from outlay.report.run_sections import MOST_ROWS
 from outlay.runs.collect import elsewhere_text
 from outlay.runs.figures import FIGURES
@@ -143,6 +144,12 @@ def run_document(
         sections=sections(
             [
                 ("The run", _run(run)),
+                (
+                    "What to change",
+                    run_sections.advice(
+                        run.advice, run.advice_floor, is_priced=run.cost.cost is not None
+                    ),
+                ),
                 ("Timeline", _timeline(run)),
                 ("Metrics", _metrics(run, views)),
                 ("Attempts", _attempt_rows(run)),
@@ -152,17 +159,19 @@ def run_document(
                 ("What a unit cost", run_sections.unit_costs(run.cost)),
                 ("Step times", _steps(run, views)),
                 ("Checkpoints", _checkpoints(run)),
-                (
-                    "What to change",
-                    run_sections.advice(
-                        run.advice, run.advice_floor, is_priced=run.cost.cost is not None
-                    ),
-                ),
                 ("What was run", _setup(run, setup)),
                 ("How the figures are known", _ground(run)),
             ],
-            whole=("The run", "Timeline", "Metrics", "Attempts", "Where time and money went")
-            + (("Reliability",) if run.goodput.disruptions else ()),
+            whole=(
+                "The run",
+                "What to change",
+                "Timeline",
+                "Metrics",
+                "Attempts",
+                "Where time and money went",
+                "Reliability",
+            ),
+            folded=("How the figures are known",),
         ),
     )
 
@@ -245,13 +254,17 @@ def _attempt_rows(run: RunReading) -> Iterator[Block]:
         return
     rows = tuple(
         (
-            number, utc_text(each.start_ns), duration_text(each.last_sign_ns - each.start_ns),
+            number, _moment(each.start_ns), duration_text(each.last_sign_ns - each.start_ns),
             each.header.host, "no end recorded" if each.end is None else each.end.status,
             "" if each.end is None else each.end.reason,
         )
         for number, each in list(enumerate(attempts, 1))[-MOST_ROWS:]
     )  # fmt: skip
     yield Table(("attempt", "started", "for", "host", "end", "reason"), rows)
+
+
+def _moment(t_ns: int) -> Cell:
+    return Cell(text=utc_text(t_ns), at_ns=t_ns)
 
 
 def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
@@ -268,7 +281,8 @@ def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
     }  # fmt: skip
     for label, text in stated.items():
         if text:
-            yield Figure(label, setup.hide(text), setup.hide(text))
+            shown = setup.hide(text)
+            yield Figure(label, shown, shown, copies=label in _COPIED)
     yield from run_sections.prices(run.cost)
     for title, found in (
         ("parameter", parameters_of(run, setup)), ("tag", header.tags),
@@ -276,7 +290,13 @@ def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
     ):  # fmt: skip
         if found:
             rows = tuple((name, setup.hide(str(found[name]))) for name in found)
-            yield Table((title, "value"), rows)
+            noun = title.removesuffix(" of")
+            folded = counted(len(rows), noun) if len(rows) > _SHORT else ""
+            yield Table((title, "value"), rows, folded=folded)
+
+
+_COPIED: Final = ("run", "command", "commit", "machine", "Slurm job", "directory")
+_SHORT: Final = 6
 
 
 def parameters_of(run: RunReading, setup: RunSetup) -> dict[str, object]:
@@ -314,7 +334,7 @@ def _attempts(run: RunReading) -> str:
 
 def _budget(run: RunReading) -> Iterator[Block]:
     if run.budget is None:
-        return iter([NoteBlock("The run was started without a budget.")])
+        return iter(())
     return run_sections.budget(run.budget, run.status)
 
 
@@ -327,13 +347,13 @@ def _timeline(run: RunReading) -> Iterator[Block]:
         yield Table(("at", "decision", "why"), marks[-MOST_ROWS:])
 
 
-def _marks(run: RunReading) -> list[tuple[str, str, str]]:
+def _marks(run: RunReading) -> list[tuple[Cell, str, str]]:
     """Return why its supervisor started and paused it, in order of time."""
     segments = run.view.account.segments.values()
     notes = (note for segment in segments for note in segment.notes)
     said = [note for note in notes if note.text.startswith((STARTS, PAUSES))]
     texts = ((note.t_ns, *note.text.partition(": ")) for note in sorted(said, key=lambda n: n.t_ns))
-    return [(utc_text(t_ns), decision, why) for t_ns, decision, _, why in texts]
+    return [(_moment(t_ns), decision, why) for t_ns, decision, _, why in texts]
 
 
 def _steps(run: RunReading, views: Sequence[MetricView]) -> Iterator[Block]:
@@ -353,12 +373,12 @@ def _checkpoints(run: RunReading) -> Iterator[Block]:
 
 
 def _reliability(summary: GoodputSummary) -> Iterator[Block]:
-    yield from run_sections.reliability(summary)
     if not summary.disruptions:
         return
+    yield from run_sections.reliability(summary)
     rows = tuple(
         (
-            utc_text(each.at_ns), each.host, each.reason, duration_text(each.down_ns),
+            _moment(each.at_ns), each.host, each.reason, duration_text(each.down_ns),
             duration_text(each.init_ns), duration_text(each.restore_ns),
             duration_text(each.startup_ns), duration_text(each.catch_up_ns),
         )

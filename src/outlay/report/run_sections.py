@@ -69,9 +69,10 @@ def circumstances(view: RunView, summary: GoodputSummary) -> Iterator[Figure]:
     """Yield status, begin and end, what is assumed, and how fast and fully the machines worked."""
     start_ns, end_ns = summary.window.start_ns, summary.window.end_ns
     yield Figure("status", view.status, view.status)
-    yield Figure("from" if summary.of_whole_run else "started", start_ns, utc_text(start_ns))
+    since = "from" if summary.of_whole_run else "started"
+    yield Figure(since, start_ns, utc_text(start_ns), at_ns=start_ns)
     until = "to" if summary.of_whole_run else "present" if summary.alive else "ended"
-    yield Figure(until, end_ns, utc_text(end_ns))
+    yield Figure(until, end_ns, utc_text(end_ns), at_ns=end_ns)
     if summary.assumed:
         yield Figure("of which assumed", summary.assumed, str(summary.assumed), "assumed")
     if (waited := scheduling_of(view.timeline.attempts)) is not None:
@@ -99,7 +100,9 @@ def phases(summary: GoodputSummary, grade: Grade) -> Iterator[Block]:
     rows = [
         _phase_row(Cell(text=row.phase, swatch=of_phase(row.phase)), row.cost, whole, time=row)
         for row in summary.phases
+        if row.ns or row.cost
     ]
+    whole_row = len(rows)
     every = PhaseRow("total", summary.wall_ns, 1.0, whole)
     rows.append(_phase_row(every.phase, whole, whole, time=every))
     if summary.assumed:
@@ -113,7 +116,7 @@ def phases(summary: GoodputSummary, grade: Grade) -> Iterator[Block]:
             rows.append(_phase_row(f"of which assumed {beside}", each.assumed, each.cost))
     headings = ("phase", "share of time", "time", graded("cost", grade), "share of cost")
     shown = len(headings) if whole else len(headings) - 1
-    yield Table(headings[:shown], [row[:shown] for row in rows], len(summary.phases))
+    yield Table(headings[:shown], [row[:shown] for row in rows], whole_row, is_list=True)
     for phase, ns in summary.beside.items():
         yield Figure(f"beside: {phase}", ns, f"{duration_text(ns)}, overlapped with training")
     if summary.idle_ns:
@@ -342,4 +345,4 @@ def _recommendation(each: OptimizationRecommendation) -> Iterator[NoteBlock]:
     }  # fmt: skip
     for label, lines in about.items():
         if lines:
-            yield NoteBlock(f"{label}: {'; '.join(lines)}.")
+            yield NoteBlock(f"{label}: {'; '.join(lines)}.", folded="Evidence and assumptions")

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 ReadRun = Callable[[Path, int], "RunReading"]
 """Reads the run in a directory at an instant."""
 
-FIGURES_VERSION = 8
+FIGURES_VERSION = 9
 """Increment when the derivation of a row changes: older rows are derived again."""
 
 CHECKED = 500

@@ -7,6 +7,7 @@ A figure that a log must be read for is first a field of ``RunRow``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -87,6 +88,10 @@ MONEY = FigureUnit(
     text=lambda money, _: str(money), number=lambda money: float(money.amount),
     cell=lambda money: money.amount, tracker="_{currency}", prometheus="_{currency}",
     otlp_unit="{{{currency}}}",
+)  # fmt: skip
+TREND = FigureUnit(
+    text=lambda values, _: trend_text(values),
+    cell=lambda values: " ".join(f"{value:.4g}" for value in values), is_right=False,
 )  # fmt: skip
 PER_HOUR = replace(
     MONEY, suffix="_per_hour", tracker="_{currency}_per_hour", prometheus="_{currency}_per_hour",
@@ -230,6 +235,8 @@ FIGURES: Final = (
     _figure("metric", TEXT, "The metric that is shown of a run.", exported=False),
     _figure("metric_value", NUMBER, "Its last value.", label="metric", exported=False,
             compared=True),
+    _figure("loss_trend", TREND, "A few values of the loss over the run, the last one included.",
+            lambda row: row.loss_trend or None, label="loss", exported=False),
     _figure("cost", MONEY, "What a run cost up to its reading.", missing="no price",
             counter=True, may_be_assumed=True, compared=True),
     _figure("assumed", MONEY, "The part of the cost of which no record says that it was billed.",
@@ -292,6 +299,17 @@ def figures_named(names: Sequence[str], option: str = "--columns") -> list[RunFi
         if name not in BY_NAME:
             raise InvalidValue(option, name, f"one of {', '.join(BY_NAME)}")
     return [BY_NAME[name] for name in names]
+
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+
+
+def trend_text(values: Sequence[float]) -> str:
+    """Return values as a row of bars, from the lowest to the highest of them."""
+    low, high = min(values), max(values)
+    top = len(_BARS) - 1
+    scale = top / (high - low) if math.isfinite(high - low) and high > low else 0.0
+    return "".join(_BARS[min(top, int((value - low) * scale + 0.5))] for value in values)
 
 
 USUAL = ("name", "status", "attempts", "steps", "cost", "last_seen", "dir")

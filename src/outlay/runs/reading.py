@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -257,6 +257,7 @@ def figures_of(run: RunReading) -> RunRow:
         epochs=run.cost.epochs,
         accuracy=run.cost.accuracy,
         loss=best_loss(account),
+        loss_trend=_loss_trend(account),
         parameters=last_reported(account, PARAMETERS),
         sequence_length=last_reported(account, SEQUENCE_LENGTH),
         metric=metric,
@@ -270,6 +271,16 @@ def figures_of(run: RunReading) -> RunRow:
 def stored_row(run: RunReading) -> RunRow:
     """Return the figures of a run as the store keeps them: with its cost by attempt and month."""
     return replace(run.figures, charges=charges_of(run.view) or None)
+
+
+_TREND: Final = 24
+
+
+def _loss_trend(account: RunAccount) -> tuple[float, ...]:
+    """Return a few values of the loss, evenly spaced, with the last."""
+    values = [point.value for point in account.series(*LOSS, most=_TREND)]
+    every = -(-len(values) // _TREND) or 1
+    return tuple(float(f"{value:.4g}") for value in values[::-1][::every][::-1])
 
 
 def _metric(account: RunAccount) -> tuple[str | None, float | None]:

@@ -86,6 +86,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
             ``metric_value`` is its last value.
         epochs: As reported, else steps divided by the length of an epoch; None if unknown.
         accuracy: The best reported, and ``loss`` likewise.
+        loss_trend: A few values of the loss over the run, the last one included; () without any.
         parameters: Of the model, as reported, and ``sequence_length`` likewise.
         budget_used: The used share of the limit that is used most, and ``budget_limit`` its key.
         findings: Of a stored row the first 20.
@@ -140,6 +141,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     epochs: float | None = None
     accuracy: float | None = None
     loss: float | None = None
+    loss_trend: tuple[float, ...] = ()
     parameters: float | None = None
     sequence_length: float | None = None
     budget_used: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,6 +47,8 @@ from outlay.store.connection import (
 )
 from outlay.store.run_row import RunRow
 from outlay.store.schema import cost_reports, runs, sightings
+from outlay.units import Money
+from outlay.units.money import KINDS, MICROS, sum_by_unit
 
 FINDINGS_KEPT = 20
 DEAD = "dead"
@@ -105,6 +108,24 @@ SORTED_BY = (
     "started_ns", "last_seen_ns", "name", "model", "user", "host", "status", "steps", "attempts",
     "cost_micros", "goodput", "metric_value",
 )  # fmt: skip
+
+
+GROUPED_BY = ("model", "user", "team", "project")
+"""What runs are grouped by: a column, or the tag of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGroup:
+    """Runs with the same model, user, team or project, and what they cost.
+
+    Attributes:
+        name: "" of those without any.
+        costs: One sum for each unit.
+    """
+
+    name: str
+    count: int
+    costs: tuple[Money, ...]
 
 
 def register(engine: Engine, rows: Iterable[RunRow]) -> None:
@@ -180,15 +201,19 @@ def list_runs(
     offset: int = 0,
     sort: str = "-started_ns",
     with_charges: bool = False,
+    group: str = "",
 ) -> list[RunRow]:
     """Return registered runs: at most ``limit``, after the first ``offset``.
 
     ``sort`` is one of ``SORTED_BY``, with a leading minus for descending order; NULLs come last.
+    ``group`` is one of ``GROUPED_BY``: its runs come one after another, those without any last.
     """
     by = runs.c[sort.removeprefix("-")]
     order = by.desc() if sort.startswith("-") else by.asc()
     columns = EVERY if with_charges else LISTED
     query = select(*columns).where(*wanted.conditions()).limit(limit).offset(offset or None)
+    if group:
+        query = query.order_by(_group_name(group) == "", _group_name(group))
     query = query.order_by(by.is_(None), order, runs.c.run_id)
     with engine.begin() as connection:
         return rows_from(connection.execute(query))
@@ -209,6 +234,53 @@ def version_of_runs(engine: Engine) -> object:
             for table in (runs, cost_reports)
         ]
     return tuple(map(tuple, found))
+
+
+def _group_name(by: str) -> ColumnElement[str]:
+    own = runs.c[by] if by in runs.c else runs.c.tags[by].as_string()
+    return func.coalesce(own, "")
+
+
+def run_groups(engine: Engine, wanted: RunFilter = _EVERY, by: str = "") -> list[RunGroup]:
+    """Return how many runs there are and what they cost, by one of ``GROUPED_BY``.
+
+    Without ``by`` they are one group. Groups are in the order of ``list_runs``.
+    """
+    cells, name = runs.c, (_group_name(by) if by else literal("")).label("name")
+    beside = cells.figures["cost_beside"]
+    has_beside = cells.figures["cost_beside", 0, "currency"].as_string().is_not(None)
+    # Whole units and micro-units apart, because a database's sum must not exceed 64 bits.
+    parts = (func.sum(cells.cost_micros // MICROS), func.sum(cells.cost_micros % MICROS))
+    sums = select(name, cells.currency, cells.kind, func.count(), *parts)
+    sums = sums.where(*wanted.conditions()).group_by(name, cells.currency, cells.kind)
+    others = select(name, cells.kind, beside).where(has_beside)
+    with engine.begin() as connection:
+        found = connection.execute(sums).all()
+        found_beside = connection.execute(others.where(*wanted.conditions())).all()
+    counts: Counter[str] = Counter()
+    costs: dict[str, Counter[tuple[str, str]]] = {}
+    for group, currency, kind, count, whole, rest in found:
+        counts[group] += count
+        own = costs.setdefault(group, Counter())
+        if currency is not None and whole is not None:
+            own[currency, kind or KINDS[0]] += int(whole) * MICROS + int(rest)
+    for group, kind, amounts in found_beside:
+        for each in amounts:
+            costs[group][each["currency"], kind or KINDS[0]] += each["micros"]
+    return [
+        RunGroup(name=group, count=counts[group], costs=_amounts(costs[group]))
+        for group in sorted(counts, key=lambda each: (not each, each))
+    ]
+
+
+def _amounts(micros: Mapping[tuple[str, str], int]) -> tuple[Money, ...]:
+    known = (
+        Money(whole, currency).as_kind(kind)
+        for (currency, stated), whole in micros.items()
+        for kind in KINDS
+        if kind == stated
+    )
+    return tuple(sum_by_unit(known))
 
 
 def run_dirs(engine: Engine) -> list[str]:
@@ -236,8 +308,8 @@ def sighted_here(engine: Engine) -> dict[str, FileStamp]:
 
 
 def values_of(engine: Engine, column: str, *, limit: int) -> list[str]:
-    """Return the distinct non-empty values of a column of registered runs, sorted."""
-    cell = runs.c[column]
+    """Return the distinct non-empty values of a column, or of a tag, of registered runs, sorted."""
+    cell = _group_name(column)
     with engine.begin() as connection:
         query = select(cell).where(cell != "").distinct().order_by(cell).limit(limit)
         return [str(value) for (value,) in connection.execute(query)]

@@ -177,10 +177,12 @@ class BookReader:
             raise UnknownRun("run", run_id)
         return found
 
-    def rows(self, wanted: RunFilter, *, sort: str, limit: int, offset: int) -> list[RunRow]:
+    def rows(
+        self, wanted: RunFilter, *, sort: str, limit: int, offset: int, group: str = ""
+    ) -> list[RunRow]:
         """Return a page of registered runs."""
         self.refresh()
-        return list_runs(self.store, wanted, limit=limit, offset=offset, sort=sort)
+        return list_runs(self.store, wanted, limit=limit, offset=offset, sort=sort, group=group)
 
     def places_of(self, findings: Iterable[Finding]) -> dict[str, str]:
         """Return where the source of each finding leads: a run, a spend log, a model, or a list."""

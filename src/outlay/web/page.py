@@ -20,7 +20,8 @@ VIEWS: Final = {
 }  # fmt: skip
 _CONFIG: Final = (
     '{"includeIndicatorCSS":false,"history":false,"extensions":"sse",'
-    '"noSwap":[204,304,"4xx","5xx"]}'  # A refused stream leaves the page as it is.
+    '"noSwap":[204,304,"4xx","5xx"],'  # A refused stream leaves the page as it is.
+    '"morphIgnore":["data-htmx-powered","open","data-local"]}'  # As the reader left them.
 )
 
 
@@ -118,8 +119,22 @@ def frame(page: Page, ask: PageQuery, user: str = "") -> str:
         f'<header class="bar"><div><strong>outlay</strong><nav aria-label="Views">{links}</nav>'
         f'<span class="state"></span>{_who(user)}</div></header>'
         f'<main id="view"{live if page.lives else ""}{points}>{inside(page)}</main>'
-        f"<footer>{_forms(page, ask)}</footer></body></html>\n"
+        f"<footer>{_forms(page, ask)}</footer>{_KEYS_HELP}</body></html>\n"
     )
+
+
+KEYS: Final = {
+    "/": "search or filter", "j": "next run of the list, k the one before",
+    "x": "select the run, or take it back", "Enter": "open the run",
+    "c": "compare the selected runs", "g n": "go to Now; g m to Money, g r to Runs",
+    "?": "show these keys",
+}  # fmt: skip
+_KEYS_HELP: Final = (
+    '<dialog id="keys" aria-labelledby="keys-title"><form method="dialog">'
+    '<h2 id="keys-title">Keys</h2><dl>'
+    + "".join(f"<div><dt><kbd>{key}</kbd></dt><dd>{text}</dd></div>" for key, text in KEYS.items())
+    + "</dl><button>Close</button></form></dialog>"
+)
 
 
 def _who(user: str) -> str:
@@ -137,7 +152,8 @@ def _forms(page: Page, ask: PageQuery) -> str:
         links.append(f'<a href="{html_text(ask.address(".csv"))}">CSV</a>')
     return (
         f"<p>This page as {' or '.join(links)}. Times are UTC. Amounts are estimates, time "
-        "multiplied by a price, until a bill confirms them.</p>"
+        "multiplied by a price, until a bill confirms them."
+        '<button type="button" class="scripted quiet" data-keys>Keys: <kbd>?</kbd></button></p>'
     )
 
 

@@ -75,7 +75,8 @@ _ASSETS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "style.css": (("outlay.report", "style.css"), ("outlay.web", "assets/spending.css")),
     "live.js": (
         ("outlay.web", "assets/htmx.min.js"), ("outlay.web", "assets/hx-sse.min.js"),
-        ("outlay.report", "page.js"), ("outlay.web", "views.js"),
+        ("outlay.report", "page.js"), ("outlay.report", "reading.js"), ("outlay.web", "views.js"),
+        ("outlay.web", "assets/keys.js"),
     ),
     "charts.css": (("outlay.web", "assets/uPlot.min.css"),),
     "charts.js": (("outlay.web", "assets/uPlot.iife.min.js"), ("outlay.web", "charts.js")),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -362,14 +363,17 @@ def price_history(points: Sequence[PricePoint], *, title: str) -> list[LineChart
         LineChart(
             title=title, x_title="day (UTC)", y_title=f"{currency} per GPU-hour", in_days=True,
             curves=tuple(
-                Curve(label=_series_name(series), points=tuple(line), look=look)
-                for look, (series, line) in enumerate(lines.items())
+                Curve(label=name, points=tuple(line), look=look)
+                for look, (name, line) in enumerate(zip(_names(lines), lines.values(), strict=True))
             ),
-            labels=tuple(map(_series_name, lines)),
+            labels=_names(lines),
         )
         for currency, lines in found.items()
     ]  # fmt: skip
 
 
-def _series_name(series: Series) -> str:
-    return f"{series.provider} {series.machine} {series.label}"
+def _names(found: Iterable[Series]) -> tuple[str, ...]:
+    """Return unique names of series: the source is added where several list the same offers."""
+    named = [(f"{e.provider} {e.machine} {e.label}", e.source) for e in found]
+    count = Counter(name for name, _ in named)
+    return tuple(f"{name} ({source})" if count[name] > 1 else name for name, source in named)
