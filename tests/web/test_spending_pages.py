@@ -86,6 +86,17 @@ def test_every_amount_leads_to_runs_and_machines_that_sum_to_it(books: BookReade
         assert {row["currency"] for row in rows} == {unit}
 
 
+def test_what_the_month_before_had_leads_to_its_runs(books: BookReader) -> None:
+    page = shown(money_page(PageQuery(path="/money"), books))
+    notes = re.findall(
+        r'class="below"><a href="([^"]+)">[^<]* against ([^ ]+) ([A-Z]{3}) from', page
+    )
+    assert {unit for _, _, unit in notes} >= {"USD", "EUR"}
+    for href, number, unit in notes:
+        found = spent_page(asked(href), books).document["total"]
+        assert abs(found.micros - Money.parse(f"{number.replace(',', '')} {unit}").micros) <= 5_000
+
+
 def test_a_bar_leads_to_the_runs_of_its_day_and_they_to_their_pages(books: BookReader) -> None:
     page = shown(money_page(PageQuery(path="/money", query=[("by", "team")]), books))
     bars = BAR.findall(page)

@@ -185,7 +185,9 @@ def _lead(
         if outside:
             total = subtotal(outside).cost
             href = spent_href(found, unit, outside="1")
-            tiles_found.append(Tile(label=IN_NO_RUN, text=money_text(total), href=href))
+            tiles_found.append(
+                Tile(label=IN_NO_RUN, text=money_text(total), title=str(total), href=href)
+            )
     held = (each.held for _, each in standings if each.scope == WHOLE)
     tiles_found += (
         Tile(label="held now", text=money_text(money), href="/guard")

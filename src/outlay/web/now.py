@@ -15,7 +15,7 @@ from outlay.report.html import Cell
 from outlay.runs.collect import DEAD_SHOWN_NS, dead_runs, elsewhere_text, findings_in
 from outlay.runs.figures import BY_NAME
 from outlay.runs.inventory.machines_now import MachinesNow, MachineView, read_machines_now
-from outlay.runs.limit_use import exceeded, over_limit
+from outlay.runs.limit_use import NEAR, exceeded, over_limit
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
@@ -212,7 +212,14 @@ def _row(run: RunRow, budget: Cell, books: BookReader) -> list[object]:
 
 def _stored_budget(run: RunRow) -> Cell:
     used = run.budget_used
-    return Cell(text="none") if used is None else Cell(text=f"{used:.0%}", share=used)
+    if used is None:
+        return Cell(text="none")
+    return Cell(text=f"{used:.0%}", share=used, chip=_used_state(used))
+
+
+def _used_state(share: float) -> str:
+    """Return the colour of a budget's used share."""
+    return "exceeded" if share > 1 else "near" if share >= NEAR else ""
 
 
 def budget_cell(reading: RunReading) -> Cell:
@@ -224,7 +231,7 @@ def budget_cell(reading: RunReading) -> Cell:
     left = (
         "" if report.forecast is None else f", {duration_text(report.forecast.time_left_ns)} left"
     )
-    return Cell(text=f"{share:.0%}{left}", share=share, title=key)
+    return Cell(text=f"{share:.0%}{left}", share=share, title=key, chip=_used_state(share))
 
 
 def _csv_row(run: RunRow, books: BookReader) -> dict[str, object]:

@@ -241,7 +241,8 @@ def _minute(t_ns: int) -> Cell:
 def _csv_row(row: _SpentRow, unit: Unit, books: BookReader) -> Mapping[str, object]:
     spend, money = row.spend, unit.money(row.micros)
     return {
-        "what": _SOURCES[spend.source], "run_id": spend.run_id, "name": spend.name,
+        "what": _SOURCES[spend.source], "run_id": spend.run_id,
+        "name": books.people.text(spend.name),
         "model": spend.model, "user": books.people.name(spend.user), "cost": money.amount,
         "currency": money.currency, "kind": money.kind, "first": _minute(row.first_ns).text,
         "last": _minute(row.last_ns).text,
