@@ -68,6 +68,7 @@ class SpotOutlook:
             interval of ``confidence``. Likewise for cost, in currency units.
         lost_hours: Expected time that is lost when the machine is taken back, in ``hours``.
         losses: How often that is expected to happen.
+        reclaim: How often it is taken back; None if it never is.
     """
 
     name: str
@@ -80,6 +81,7 @@ class SpotOutlook:
     losses: float = 0.0
     confidence: float = CONFIDENCE
     seen: str = ""
+    reclaim: ReclaimRate | None = None
 
     @property
     def cost(self) -> float:
@@ -112,7 +114,7 @@ def outlook(option: Option, work: CheckpointedWork, rate: ReclaimRate | None) ->
     if rate is not None:
         of = Reliability(save=save, mttf=rate.mttf_hours, restart=work.restart)
         if expected_ratio(of, interval) > _ENDLESS:
-            return _endless(option)
+            return _endless(option, rate)
         lost = _drawn_losses(needed, interval, of, rate)
     hours = undisturbed + lost
     tail = (1 - CONFIDENCE) / 2
@@ -128,25 +130,26 @@ def outlook(option: Option, work: CheckpointedWork, rate: ReclaimRate | None) ->
         lost_hours=float(np.mean(lost)),
         losses=0.0 if rate is None else float(np.mean(hours)) / rate.mttf_hours,
         seen=option.seen,
+        reclaim=rate,
     )
 
 
 def ranked_outlooks(
-    options: Iterable[Option], work: CheckpointedWork, rate: ReclaimRate
+    options: Iterable[tuple[Option, ReclaimRate | None]], work: CheckpointedWork
 ) -> list[SpotOutlook]:
     """Return an outlook per option: likely to finish in time first, then the cheapest.
 
-    ``rate`` is that of options which can be taken back.
+    With each is how often it is taken back; None if it never is.
     """
-    found = [outlook(o, work, None if o.mttf_hours is None else rate) for o in options]
+    found = [outlook(option, work, rate) for option, rate in options]
     return sorted(found, key=lambda f: (f.chance < 0.5, f.cost, f.hours, f.name))
 
 
-def _endless(option: Option) -> SpotOutlook:
+def _endless(option: Option, rate: ReclaimRate) -> SpotOutlook:
     return SpotOutlook(
         name=option.name, price_per_hour=option.price_per_hour, chance=0.0,
         hours=math.inf, hours_low=math.inf, hours_high=math.inf, lost_hours=math.inf,
-        losses=math.inf, seen=option.seen,
+        losses=math.inf, seen=option.seen, reclaim=rate,
     )  # fmt: skip
 
 
