@@ -262,6 +262,23 @@ def test_the_command_rests_on_all_runs_on_the_same_machines(tmp_path: Path) -> N
     assert {each["reclaim"]["mttf_hours"] for each in stated["machines"]} == {9}
 
 
+def test_auto_saves_as_often_as_costs_least(tmp_path: Path) -> None:
+    """Young and Daly, for a save of a minute and one failure in the 3.55 h of attempts."""
+    interrupted_run(tmp_path / "run")
+    words = " ".join(
+        outlay("what-if", tmp_path / "run", "--checkpoint-every", "auto", columns=200).out.split()
+    )
+    assert "costs least if it fails every 3.55 h on average (1 failure in 4 h of this run)" in words
+    stated = outlay(
+        "what-if", tmp_path / "run", "--checkpoint-every", "auto", "--mttf", "2h", columns=200
+    ).out
+    assert "saving every 14m" in " ".join(stated.split())
+    segment = Segment()
+    segment.step(HOUR_S).end().write(tmp_path / "other")
+    refused = outlay("what-if", tmp_path / "other", "--checkpoint-every", "auto")
+    assert (refused.code, "no save is in the run's log" in refused.err) == (2, True)
+
+
 def test_the_command_replays_and_states_what_it_assumes(tmp_path: Path) -> None:
     interrupted_run(tmp_path)
     arguments = ("--checkpoint-every", "10m", "--spot", "--mttf", "6h", "--deadline", "5h")

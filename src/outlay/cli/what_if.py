@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from outlay.advise.failure_rate import mttf_hours
+from outlay.advise.overhead import Reliability, optimal_interval
 from outlay.advise.reclaims import SpotHistory, SpotOffer, SpotUse, guess
 from outlay.advise.spot import ReclaimRate, ranked_outlooks
 from outlay.advise.tiers import SPOT_MTTF_HOURS, options_of
@@ -19,21 +22,27 @@ from outlay.clock import SYSTEM
 from outlay.decoding import csv_records, open_csv
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView, read_view
+from outlay.goodput.reliability import mean_save_ns
 from outlay.ledger import exact_gpus
+from outlay.policy.pauses import pause_cost_of
 from outlay.prices.gpus import matching_names, resolve
 from outlay.prices.offer import Offer, Tier
 from outlay.prices.price_book import PriceBook
 from outlay.report import what_if_sections
-from outlay.runs.spot_history import spot_history
+from outlay.runs.past_attempts import failure_counts, failures_of, spot_history
 from outlay.store import open_store
 from outlay.units import Duration, Rate
-from outlay.units.quantity import NS_PER_HOUR
+from outlay.units.quantity import NS_PER_HOUR, duration_text
+from outlay.units.shown import counted
+
+_AUTO = "auto"
 
 
 def show_what_if(
     run: Annotated[Path, typer.Argument(help="A run's directory.")],
     checkpoint_every: Annotated[
-        str | None, typer.Option(help='Training between two saves: "20m".')
+        str | None,
+        typer.Option(help='Training between two saves: "20m", or "auto" for what costs least.'),
     ] = None,
     gpu: Annotated[
         str | None, typer.Option(help="Another GPU, at its stored price unless --price is given.")
@@ -89,8 +98,13 @@ def show_what_if(
     if spot or mttf is not None:
         history = SpotHistory() if mttf else spot_history(open_store(), SYSTEM.wall_ns())
         reclaim = _reclaim(view, mttf, history, gpu)
+    is_auto = checkpoint_every == _AUTO
+    every = _best_interval(view, reclaim, restart_time) if is_auto else None
     terms = OtherTerms(
-        checkpoint_every_ns=_ns(checkpoint_every, "--checkpoint-every"),
+        checkpoint_every_ns=_ns(None if is_auto else checkpoint_every, "--checkpoint-every")
+        if every is None
+        else every.ns,
+        checkpoint_source="" if every is None else every.source,
         speed=None if speed is None else _fraction(speed, "--speed"),
         price=rate,
         gpus=gpus,
@@ -146,6 +160,48 @@ def _show_machines(
         return
     print_blocks(what_if_sections.machines(found, view.unit.currency, work))
     print_findings(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Training between two saves, and why."""
+
+    ns: int
+    source: str
+
+
+def _best_interval(view: RunView, reclaim: ReclaimRate | None, restart: str | None) -> _Interval:
+    """Return the interval that costs least where machines are taken back, or fail, as known."""
+    save_ns = mean_save_ns(view.timeline)
+    if not save_ns:
+        expected = "an interval such as 20m, since no save is in the run's log"
+        raise InvalidValue("--checkpoint-every", _AUTO, expected)
+    restart_ns = _ns(restart, "--restart-time")
+    if restart_ns is None:
+        restart_ns = pause_cost_of(view.timeline).start_ns
+    if reclaim is not None:
+        mttf, source = reclaim.mttf_hours, reclaim.source
+    else:
+        own = failures_of(list(view.timeline.attempts))
+        among = failure_counts(open_store(), SYSTEM.wall_ns())
+        found = mttf_hours(own, among)
+        if found is None:
+            expected = "an interval such as 20m, or --mttf: no failure was ever recorded"
+            raise InvalidValue("--checkpoint-every", _AUTO, expected)
+        mttf = found
+        source = f"{counted(own.failures, 'failure')} in {own.hours:.0f} h of this run"
+        if among:
+            seen = counted(sum(each.failures for each in among), "failure")
+            source += f"; {seen} in {counted(len(among), 'registered run')}"
+    hours = optimal_interval(
+        Reliability(save=save_ns / NS_PER_HOUR, mttf=mttf, restart=restart_ns / NS_PER_HOUR)
+    )
+    ns = max(1, round(hours * NS_PER_HOUR))
+    text = (
+        f"saving every {duration_text(ns)} costs least if it fails every {mttf:.3g} h on average "
+        f"({source})"
+    )
+    return _Interval(ns, text)
 
 
 def _stated(mttf: str | None) -> ReclaimRate | None:
