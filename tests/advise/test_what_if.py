@@ -14,8 +14,14 @@ import pytest
 from command_line import outlay
 from ledgers import START_NS, Segment, dollars, ns
 from offer_builder import offer
-from outlay.advise.reclaims import SpotHistory, SpotOffer
-from outlay.advise.spot import CheckpointedWork, ReclaimRate, outlook, ranked_outlooks
+from outlay.advise.spot import (
+    CheckpointedWork,
+    ReclaimRate,
+    SpotHistory,
+    SpotOffer,
+    outlook,
+    ranked_outlooks,
+)
 from outlay.advise.tiers import Option
 from outlay.advise.what_if import OtherTerms, recorded_reclaims, replay
 from outlay.errors import InvalidValue

@@ -15,8 +15,8 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.advise.failure_rate import FailureCount, mttf_hours
 from outlay.advise.overhead import Reliability, optimal_interval
+from outlay.goodput.failure_rate import FailureCount, mttf_hours
 from outlay.policy.hindsight import least_cost
 from outlay.policy.policies import AlwaysOn, DoubleThreshold, GreedySpot, Policy, UniformProgress
 from outlay.policy.simulation import PriceChange, holding_ns, seen_bounds, simulate, usual_bounds
@@ -275,11 +275,11 @@ def goodput_loss(
         FailureCount(failures=sum(t < half for t in node), hours=half) for node in cluster
     ]
     hindsight = FailureCount(failures=len(second), hours=half)
-    costs = {"save_h": save_h, "restart_h": restart_h}
+    jobs: list[tuple[FailureCount, list[FailureCount]]]
+    jobs = [(first, every_node), (hindsight, []), (first, [])]
     advised = [
-        advised_interval_h(first, every_node, **costs), advised_interval_h(hindsight, **costs),
-        advised_interval_h(first, **costs),
-    ]  # fmt: skip
+        advised_interval_h(job, among, save_h=save_h, restart_h=restart_h) for job, among in jobs
+    ]
     every = np.append(np.geomspace(save_h, half, 400), advised)
-    found = goodput_of(second, half, every, **costs)
+    found = goodput_of(second, half, every, save_h=save_h, restart_h=restart_h)
     return GoodputLoss(*(float(found.max() - goodput) for goodput in found[-3:]))

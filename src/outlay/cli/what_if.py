@@ -10,10 +10,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.advise.failure_rate import mttf_hours
 from outlay.advise.overhead import Reliability, optimal_interval
-from outlay.advise.reclaims import SpotHistory, SpotOffer, SpotUse, guess
-from outlay.advise.spot import ReclaimRate, ranked_outlooks
+from outlay.advise.spot import ReclaimRate, SpotHistory, SpotOffer, SpotUse, guess, ranked_outlooks
 from outlay.advise.tiers import SPOT_MTTF_HOURS, options_of
 from outlay.advise.what_if import OtherTerms, checkpointed_work, recorded_reclaims, replay
 from outlay.cli.document import print_blocks
@@ -21,6 +19,7 @@ from outlay.cli.output import AsJson, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.decoding import csv_records, open_csv
 from outlay.errors import Finding, InvalidValue
+from outlay.goodput.failure_rate import mttf_hours
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.reliability import mean_save_ns
 from outlay.ledger import exact_gpus

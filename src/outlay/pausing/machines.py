@@ -52,7 +52,7 @@ class MachineUnavailable(OutlayError):
     """No machine could be rented; what was held for it is free, or its hold is open."""
 
 
-class Machine(Protocol):
+class AttemptMachine(Protocol):
     """The machine of a command that is paused."""
 
     def start(self, rate: Rate, needed_ns: int) -> Mapping[str, str]:
@@ -130,7 +130,7 @@ class RentalTerms:
         )  # fmt: skip
 
 
-class RentedMachine:
+class AttemptRental:
     """A machine that is rented for each attempt, of one offer, and ended after it.
 
     Args:

@@ -31,7 +31,7 @@ from outlay.handlers import handling
 from outlay.ledger import SUPERVISOR, SegmentId
 from outlay.ledger.attempts import SegmentLife
 from outlay.locks import FileLock, FileLocked
-from outlay.pausing.machines import Machine, MachineHere, MachineUnavailable
+from outlay.pausing.machines import AttemptMachine, MachineHere, MachineUnavailable
 from outlay.pausing.pause_plan import (
     PausePlan,
     RunProgress,
@@ -109,7 +109,7 @@ class PausingRun:
         plan: PausePlan,
         read_price: ReadPrice,
         *,
-        machine: Machine | None = None,
+        machine: AttemptMachine | None = None,
         clock: Clock = SYSTEM,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -389,7 +389,7 @@ def _raise_exit(number: int, _: FrameType | None) -> NoReturn:
 
 
 def progress_on(
-    machine: Machine, view: RunView | None, plan: PausePlan, now_ns: int
+    machine: AttemptMachine, view: RunView | None, plan: PausePlan, now_ns: int
 ) -> RunProgress:
     """Return how far a run is, with what a pause takes on its machine."""
     lives = {} if view is None else _lives_of_holds(view)

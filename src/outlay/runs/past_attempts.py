@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from outlay.advise.failure_rate import FailureCount
-from outlay.advise.reclaims import SpotHistory
+from outlay.advise.spot import SpotHistory
+from outlay.goodput.failure_rate import FailureCount
 from outlay.ledger import Attempt, derive_attempts, read_lives
 from outlay.runs.collect import refresh_registered
 from outlay.store.runs import RunFilter, list_runs

@@ -22,7 +22,7 @@ from outlay.guard.lease import Terms
 from outlay.guard.rental.rental import split_command
 from outlay.guard.supervise import CommandOutcome
 from outlay.pausing.expectation import PriceReplay, bounds_of, job_of, replay
-from outlay.pausing.machines import Machine, MachineHere, RentalTerms, RentedMachine
+from outlay.pausing.machines import AttemptMachine, AttemptRental, MachineHere, RentalTerms
 from outlay.pausing.pause_plan import PausePlan, RunProgress, decide_now
 from outlay.pausing.pausing_run import PausableCommand, PausingRun, progress_on
 from outlay.pausing.price_readings import (
@@ -81,10 +81,10 @@ def run_with_pauses(
     """
     read, history = _reader(guard, options), _history(guard, options)
     plan, now_ns = _plan(guard, options, history), SYSTEM.wall_ns()
-    machine: Machine = MachineHere()
+    machine: AttemptMachine = MachineHere()
     if rental is not None:
         plan = replace(plan, stopped=guard.unit.rate(0))  # It is ended.
-        machine = RentedMachine(guard, rental, terms, os.environ, run_dir=run_dir, say=say)
+        machine = AttemptRental(guard, rental, terms, os.environ, run_dir=run_dir, say=say)
     run = _progress(machine, run_dir, plan, now_ns)
     if run.left_ns is None and plan.steps is None:
         raise InvalidValue("--work", None, "--work 20h or --steps N: how long it trains")
@@ -92,7 +92,7 @@ def run_with_pauses(
     if options.act and rental is None:
         _refuse_useless(guard, plan)
     reading = _first_reading(read, run, act=options.act)
-    if isinstance(machine, RentedMachine) and reading is not None:
+    if isinstance(machine, AttemptRental) and reading is not None:
         machine.check(reading.price)
     if reading is not None:
         shown = _shown(options, plan, run, reading, history, now_ns)
@@ -122,7 +122,7 @@ def _first_reading(read: ReadPrice, run: RunProgress, *, act: bool) -> PriceRead
         return None
 
 
-def _progress(machine: Machine, run_dir: Path, plan: PausePlan, now_ns: int) -> RunProgress:
+def _progress(machine: AttemptMachine, run_dir: Path, plan: PausePlan, now_ns: int) -> RunProgress:
     try:
         view = read_view(run_dir, now_ns)
     except NotARun:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from outlay.advise.failure_rate import FailureCount, NodeRates, mttf_hours
+from outlay.goodput.failure_rate import FailureCount, NodeRates, mttf_hours
 
 
 def test_the_spread_of_rates_is_found_again() -> None:
