@@ -14,15 +14,23 @@ import pytest
 from command_line import outlay
 from ledgers import START_NS, Segment, dollars, ns
 from offer_builder import offer
-from outlay.advise.spot import CheckpointedWork, ReclaimRate, outlook, ranked_outlooks
+from outlay.advise.spot import (
+    CheckpointedWork,
+    ReclaimRate,
+    SpotHistory,
+    SpotOffer,
+    outlook,
+    ranked_outlooks,
+)
 from outlay.advise.tiers import Option
 from outlay.advise.what_if import OtherTerms, recorded_reclaims, replay
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView, read_view
-from outlay.ledger import EndStatus
+from outlay.ledger import EndStatus, Price, RunIdentity, claim_identity
 from outlay.policy.pauses import pause_cost_of
 from outlay.prices.offer import Snapshot, Tier
 from outlay.prices.price_book import PriceBook
+from outlay.runs.inbox import leave_notice
 from outlay.store import open_store
 from outlay.units import Rate
 
@@ -173,7 +181,7 @@ def test_without_checkpoints_a_long_run_never_finishes_on_spot() -> None:
     spot = Option(name="spot", price_per_hour=1.0, speed=1.0, mttf_hours=6)
     steady = Option(name="on-demand", price_per_hour=3.0, speed=1.0)
     work = CheckpointedWork(hours=60, interval=None)
-    first, last = ranked_outlooks([spot, steady], work, ReclaimRate(mttf_hours=6))
+    first, last = ranked_outlooks([(spot, ReclaimRate(mttf_hours=6)), (steady, None)], work)
     assert (first.name, first.chance, first.hours) == ("on-demand", 1.0, 60.0)
     assert (last.name, last.finishes, last.chance) == ("spot", False, 0.0)
     assert math.isinf(last.cost)
@@ -186,7 +194,95 @@ def test_reclaims_are_counted_from_the_log(tmp_path: Path) -> None:
     assert found.mttf_hours == pytest.approx(found.uptime_hours)
 
 
+def spot_price(offer: str) -> Price:
+    return Price(10**6, source="test", offer=offer, fetched_ns=1)
+
+
+def on_spot(run_dir: Path, offer: str, hours: int, *, reclaimed: int = 0) -> RunView:
+    """Attempts of ``hours`` in all on an offer, some taken back, with an hour between."""
+    named = RunIdentity(run_id=run_dir.name, model="", name="", created_ns=START_NS)
+    claim_identity(run_dir, named)
+    each_h, start = hours // (reclaimed + 1), 0
+    for attempt in range(reclaimed + 1):
+        about = {"price": spot_price(offer), "gpus": 1, "gpu": "H100", "pid": 10 + attempt}
+        segment = Segment(start=start, about=about)
+        for step in range(each_h):
+            segment.step(HOUR_S, number=attempt * each_h if step == 0 else None)
+        segment.end("completed" if attempt == reclaimed else "preempted").write(run_dir)
+        start += (each_h + 1) * HOUR_S
+    return read_view(run_dir, START_NS + ns(start))
+
+
+def test_reclaims_are_pooled_by_vendor_gpu_and_tier(tmp_path: Path) -> None:
+    history = SpotHistory()
+    spot = ["acme:1xH100:spot", "acme:8xH100:spot:eu (i-1)", "other:1xH100:spot"]
+    for number, name in enumerate([*spot, "acme:1xH100:on-demand"]):
+        view = on_spot(tmp_path / str(number), name, 30, reclaimed=2 - number % 2)
+        history.add(view.timeline.attempts)
+    acme = SpotOffer(provider="acme", gpu="H100")
+    found = history.rate(acme)
+    assert (found.reclaims, found.uptime_hours) == (3, 60)
+    assert found.mttf_hours == 20
+    assert found.source == "recorded: 3 reclaims in 60 h of 2 runs on acme H100 spot"
+    anywhere = history.rate_of_gpu("H100")
+    assert anywhere is not None
+    assert (anywhere.reclaims, anywhere.uptime_hours) == (5, 90)
+
+
+@pytest.mark.parametrize(
+    ("hours", "mttf", "why"),
+    [
+        (20, 6, "a guess: 0 reclaims in 20 h of 1 run on"),
+        (30, 60, "recorded: 0 reclaims in 30 h"),
+    ],
+)
+def test_no_reclaim_in_a_short_time_says_nothing(
+    hours: int, mttf: float, why: str, tmp_path: Path
+) -> None:
+    history = SpotHistory()
+    history.add(on_spot(tmp_path, "acme:1xH100:spot", hours).timeline.attempts)
+    found = history.rate(SpotOffer(provider="acme", gpu="H100"))
+    assert (found.mttf_hours, why in found.source) == (mttf, True)
+
+
 # The command
+
+
+def test_the_command_rests_on_all_runs_on_the_same_machines(tmp_path: Path) -> None:
+    for number, reclaimed in enumerate((1, 2)):
+        run_dir = tmp_path / f"run{number}"
+        view = on_spot(run_dir, "acme:1xH100:spot", 30, reclaimed=reclaimed)
+        leave_notice(view.identity.run_id, run_dir)
+    spot, dear = offer("0.50", tier=Tier.SPOT), offer("0.60", tier=Tier.SPOT, provider="other")
+    PriceBook(open_store()).record([Snapshot(source="test", fetched_ns=1, offers=(spot, dear))])
+    shown = " ".join(outlay("what-if", tmp_path / "run0", "--offers", columns=200).out.split())
+    assert (
+        "every 20 h on average, at random (recorded: 3 reclaims in 60 h of 2 runs on acme" in shown
+    )
+    assert (
+        "every 6 h on average, at random (a guess: no run was on other H100 spot; --mttf" in shown
+    )
+    replayed = " ".join(outlay("what-if", tmp_path / "run0", "--spot", columns=200).out.split())
+    assert "every 20 h on average (recorded: 3 reclaims in 60 h of 2 runs" in replayed
+    stated = outlay("what-if", tmp_path / "run0", "--offers", "--mttf", "9h", "--json").json
+    assert {each["reclaim"]["mttf_hours"] for each in stated["machines"]} == {9}
+
+
+def test_auto_saves_as_often_as_costs_least(tmp_path: Path) -> None:
+    """Young and Daly, for a save of a minute and one failure in the 3.55 h of attempts."""
+    interrupted_run(tmp_path / "run")
+    words = " ".join(
+        outlay("what-if", tmp_path / "run", "--checkpoint-every", "auto", columns=200).out.split()
+    )
+    assert "costs least if it fails every 3.55 h on average (1 failure in 4 h of this run)" in words
+    stated = outlay(
+        "what-if", tmp_path / "run", "--checkpoint-every", "auto", "--mttf", "2h", columns=200
+    ).out
+    assert "saving every 14m" in " ".join(stated.split())
+    segment = Segment()
+    segment.step(HOUR_S).end().write(tmp_path / "other")
+    refused = outlay("what-if", tmp_path / "other", "--checkpoint-every", "auto")
+    assert (refused.code, "no save is in the run's log" in refused.err) == (2, True)
 
 
 def test_the_command_replays_and_states_what_it_assumes(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ class PausedTraining:
         ]  # fmt: skip
 
     def start(self, *more: str) -> Background:
+        """Start it, or start it again after it was killed."""
         self.process = start_outlay(*self.arguments("--act", *more))
         return self.process
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlay.advise.overhead import Reliability, optimal_interval
+from outlay.goodput.failure_rate import FailureCount, mttf_hours
 from outlay.policy.hindsight import least_cost
 from outlay.policy.policies import AlwaysOn, DoubleThreshold, GreedySpot, Policy, UniformProgress
 from outlay.policy.simulation import PriceChange, holding_ns, seen_bounds, simulate, usual_bounds
@@ -230,10 +231,10 @@ def goodput_of(
 
 
 def advised_interval_h(
-    failures_h: Sequence[float], end_h: float, *, save_h: float, restart_h: float
+    job: FailureCount, among: Sequence[FailureCount] = (), *, save_h: float, restart_h: float
 ) -> float:
-    """Return the interval that is advised after these failures; see ``advise.overhead``."""
-    mttf = end_h / len(failures_h) if failures_h else end_h / math.log(20)
+    """Return the interval that is advised after a job's failures, and those of others like it."""
+    mttf = mttf_hours(job, among) or job.hours / math.log(20)
     return optimal_interval(Reliability(save=save_h, mttf=mttf, restart=restart_h))
 
 
@@ -244,21 +245,41 @@ class GoodputLoss:
     Attributes:
         advised: With the interval advised from the first half.
         informed: With the interval advised from the second half itself.
+        alone: With the interval advised from the job's own first half, without the cluster's.
     """
 
     advised: float
     informed: float
+    alone: float
 
 
 def goodput_loss(
-    failures_h: Sequence[float], end_h: float, *, save_h: float, restart_h: float
+    nodes: Sequence[Sequence[float]],
+    cluster: Sequence[Sequence[float]],
+    end_h: float,
+    *,
+    save_h: float,
+    restart_h: float,
 ) -> GoodputLoss:
-    """Return what the interval advised from the first half loses on the second."""
+    """Return what the interval advised from the first half loses on the second.
+
+    ``nodes`` has the failures of each of the job's nodes, ``cluster`` of all nodes; of both the
+    advice sees the first half.
+    """
     half = end_h / 2
-    first = [t for t in failures_h if t < half]
-    second = [t - half for t in failures_h if t >= half]
-    costs = {"save_h": save_h, "restart_h": restart_h}
-    advised = [advised_interval_h(part, half, **costs) for part in (first, second)]
+    second = sorted(t - half for node in nodes for t in node if t >= half)
+    first = FailureCount(
+        failures=sum(t < half for node in nodes for t in node), hours=half, nodes=len(nodes)
+    )
+    every_node = [
+        FailureCount(failures=sum(t < half for t in node), hours=half) for node in cluster
+    ]
+    hindsight = FailureCount(failures=len(second), hours=half)
+    jobs: list[tuple[FailureCount, list[FailureCount]]]
+    jobs = [(first, every_node), (hindsight, []), (first, [])]
+    advised = [
+        advised_interval_h(job, among, save_h=save_h, restart_h=restart_h) for job, among in jobs
+    ]
     every = np.append(np.geomspace(save_h, half, 400), advised)
-    found = goodput_of(second, half, every, **costs)
-    return GoodputLoss(*(float(found.max() - goodput) for goodput in found[-2:]))
+    found = goodput_of(second, half, every, save_h=save_h, restart_h=restart_h)
+    return GoodputLoss(*(float(found.max() - goodput) for goodput in found[-3:]))

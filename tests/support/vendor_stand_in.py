@@ -50,8 +50,12 @@ def answer(directory: Path, command: str, *arguments: str) -> tuple[int, str]:
         delay = 10**9 if mode == "unlisted" else delay
         result: object = {"success": True}
         if command == "create":
+            latest = directory / "latest"  # An id is never used again.
+            used = int(latest.read_text()) if latest.exists() else 0
+            number = max(used, len(pods)) + 1
+            latest.write_text(str(number))
             pod: dict[str, Any] = {
-                "id": f"pod-{len(pods) + 1}",
+                "id": f"pod-{number}",
                 "name": arguments[0],
                 "hidden": delay,
                 "dying": None,

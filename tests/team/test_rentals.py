@@ -153,7 +153,7 @@ def test_a_password_in_the_url_is_refused_before_anything_is_held(
 def test_a_person_settles_a_rental_under_a_book(url: str, vendor: StandIn) -> None:
     clock = ManualClock()
     guard = BudgetGuard(50, url, clock=clock, environ={})
-    hold = rented(guard, vendor, clock)
+    hold = rented(guard, vendor, clock, run="a run of a price policy")
     vendor.reclaim()
     settle_by_hand(guard, hold.id, os.environ, reason="seen in the console", clock=clock)
     assert hold.rental is not None

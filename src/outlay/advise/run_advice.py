@@ -29,6 +29,7 @@ from outlay.advise.stopping import (
 from outlay.advise.tiers import (
     RESTART_HOURS,
     SAVE_HOURS,
+    SPOT_MTTF_HOURS,
     ComputeJob,
     Option,
     options_of,
@@ -54,7 +55,6 @@ from outlay.units import Money
 from outlay.units.quantity import duration_text
 from outlay.units.shown import amount_text
 
-SPOT_MTTF_HOURS = 6.0
 _STARTS = (ph.RECOVERY, *RESTART)
 _LOW_RATE = 0.02  # Of the largest learning rate: it can hardly fall further.
 

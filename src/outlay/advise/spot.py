@@ -7,15 +7,23 @@ restart. Times are drawn; their mean is that of ``overhead.expected_ratio``.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlay.advise.overhead import Reliability, expected_ratio
-from outlay.advise.tiers import Option
+from outlay.advise.tiers import SPOT_MTTF_HOURS, Option
 from outlay.errors import InvalidValue
+from outlay.ledger import Attempt, Price
+from outlay.prices.gpus import matching_names, resolve
+from outlay.prices.names import parse_name
+from outlay.prices.offer import Offer, Tier
+from outlay.units.quantity import NS_PER_HOUR
+from outlay.units.shown import counted
 
 DRAWS = 2000
 CONFIDENCE = 0.9
@@ -68,6 +76,7 @@ class SpotOutlook:
             interval of ``confidence``. Likewise for cost, in currency units.
         lost_hours: Expected time that is lost when the machine is taken back, in ``hours``.
         losses: How often that is expected to happen.
+        reclaim: How often it is taken back; None if it never is.
     """
 
     name: str
@@ -80,6 +89,7 @@ class SpotOutlook:
     losses: float = 0.0
     confidence: float = CONFIDENCE
     seen: str = ""
+    reclaim: ReclaimRate | None = None
 
     @property
     def cost(self) -> float:
@@ -112,7 +122,7 @@ def outlook(option: Option, work: CheckpointedWork, rate: ReclaimRate | None) ->
     if rate is not None:
         of = Reliability(save=save, mttf=rate.mttf_hours, restart=work.restart)
         if expected_ratio(of, interval) > _ENDLESS:
-            return _endless(option)
+            return _endless(option, rate)
         lost = _drawn_losses(needed, interval, of, rate)
     hours = undisturbed + lost
     tail = (1 - CONFIDENCE) / 2
@@ -128,25 +138,26 @@ def outlook(option: Option, work: CheckpointedWork, rate: ReclaimRate | None) ->
         lost_hours=float(np.mean(lost)),
         losses=0.0 if rate is None else float(np.mean(hours)) / rate.mttf_hours,
         seen=option.seen,
+        reclaim=rate,
     )
 
 
 def ranked_outlooks(
-    options: Iterable[Option], work: CheckpointedWork, rate: ReclaimRate
+    options: Iterable[tuple[Option, ReclaimRate | None]], work: CheckpointedWork
 ) -> list[SpotOutlook]:
     """Return an outlook per option: likely to finish in time first, then the cheapest.
 
-    ``rate`` is that of options which can be taken back.
+    With each is how often it is taken back; None if it never is.
     """
-    found = [outlook(o, work, None if o.mttf_hours is None else rate) for o in options]
+    found = [outlook(option, work, rate) for option, rate in options]
     return sorted(found, key=lambda f: (f.chance < 0.5, f.cost, f.hours, f.name))
 
 
-def _endless(option: Option) -> SpotOutlook:
+def _endless(option: Option, rate: ReclaimRate) -> SpotOutlook:
     return SpotOutlook(
         name=option.name, price_per_hour=option.price_per_hour, chance=0.0,
         hours=math.inf, hours_low=math.inf, hours_high=math.inf, lost_hours=math.inf,
-        losses=math.inf, seen=option.seen,
+        losses=math.inf, seen=option.seen, reclaim=rate,
     )  # fmt: skip
 
 
@@ -189,3 +200,128 @@ def _time_lost(
     rest = counts - few
     spread = draw.normal(size=len(counts)) * np.sqrt(rest * np.maximum(variance, 0.0))
     return np.asarray(total + rest * mean + np.where(rest > 0, spread, 0.0))
+
+
+# How often machines were taken back, pooled over runs by vendor, GPU and tier. Counted are recorded
+# preemptions and the hours of attempts whose price is that of a spot offer: a machine that vanished
+# without a notice is in no log.
+
+ENOUGH_HOURS: Final = 4 * SPOT_MTTF_HOURS
+"""So long without a reclaim says something: at the assumed rate its chance is 2 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotOffer:
+    """A vendor's spot machines with one GPU."""
+
+    provider: str
+    gpu: str
+    community: bool = False
+
+    @classmethod
+    def of(cls, offer: Offer) -> SpotOffer | None:
+        """Return it for an offer; None if that is not spot."""
+        if offer.tier is not Tier.SPOT:
+            return None
+        return cls(
+            provider=offer.provider.lower(), gpu=resolve(offer.gpu).name, community=offer.community
+        )
+
+    @classmethod
+    def of_price(cls, price: Price | None) -> SpotOffer | None:
+        """Return it for a recorded price; None if that is of no spot offer, or was typed."""
+        if price is None or not price.offer:
+            return None
+        try:
+            name = parse_name(price.offer.partition(" ")[0], name="offer")
+        except InvalidValue:
+            return None
+        if name.tier is not Tier.SPOT:
+            return None
+        return cls(
+            provider=name.provider.lower(), gpu=resolve(name.gpu).name, community=name.community
+        )
+
+    @property
+    def text(self) -> str:
+        """Its name for people."""
+        tier = "community spot" if self.community else "spot"
+        return f"{self.provider} {self.gpu} {tier}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpotUse:
+    """What runs recorded on spot machines."""
+
+    reclaims: int = 0
+    uptime_ns: int = 0
+    runs: int = 0
+
+    def __add__(self, also: SpotUse) -> SpotUse:
+        return SpotUse(
+            self.reclaims + also.reclaims, self.uptime_ns + also.uptime_ns, self.runs + also.runs
+        )
+
+    @property
+    def hours(self) -> float:
+        """How long machines were up."""
+        return self.uptime_ns / NS_PER_HOUR
+
+    @property
+    def text(self) -> str:
+        """What it rests on, in words."""
+        return (
+            f"{counted(self.reclaims, 'reclaim')} in {self.hours:.0f} h of "
+            f"{counted(self.runs, 'run')}"
+        )
+
+    def rate(self, where: str) -> ReclaimRate | None:
+        """Return the rate; None if that is too little to say anything.
+
+        Without any reclaim it is that of half of one, the mean of a rate of which nothing else is
+        known (Jeffreys).
+        """
+        if not self.uptime_ns or (not self.reclaims and self.hours < ENOUGH_HOURS):
+            return None
+        return ReclaimRate(
+            mttf_hours=self.hours / (self.reclaims or 0.5), reclaims=self.reclaims,
+            uptime_hours=self.hours, source=f"recorded: {self.text} on {where}",
+        )  # fmt: skip
+
+
+class SpotHistory:
+    """The spot machines of all runs that were added."""
+
+    def __init__(self) -> None:
+        self._uses: dict[SpotOffer, SpotUse] = defaultdict(SpotUse)
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        """Add a run by its attempts."""
+        found: dict[SpotOffer, SpotUse] = defaultdict(SpotUse)
+        for attempt in attempts:
+            if (offer := SpotOffer.of_price(attempt.header.price)) is not None:
+                is_reclaimed = attempt.end is not None and attempt.end.status == "preempted"
+                up_ns = attempt.last_sign_ns - attempt.start_ns
+                found[offer] += SpotUse(int(is_reclaimed), up_ns)
+        for offer, use in found.items():
+            self._uses[offer] += use + SpotUse(runs=1)
+
+    def of(self, offer: SpotOffer) -> SpotUse:
+        """Return what was recorded on one vendor's GPU."""
+        return self._uses.get(offer, SpotUse())
+
+    def rate(self, offer: SpotOffer) -> ReclaimRate:
+        """Return how often these machines are taken back; a guess if too little was recorded."""
+        return self.of(offer).rate(offer.text) or guess(self.of(offer), offer.text)
+
+    def rate_of_gpu(self, gpu: str) -> ReclaimRate | None:
+        """Return that of a GPU's spot machines at any vendor; None with too little."""
+        same = matching_names(gpu, {offer.gpu for offer in self._uses})
+        uses = (use for offer, use in self._uses.items() if offer.gpu in same)
+        return sum(uses, SpotUse()).rate(f"{gpu} spot of any vendor")
+
+
+def guess(seen: SpotUse, where: str) -> ReclaimRate:
+    """Return the assumed rate, and that it is a guess."""
+    known = f"{seen.text} on {where} say too little" if seen.runs else f"no run was on {where}"
+    return ReclaimRate(mttf_hours=SPOT_MTTF_HOURS, source=f"a guess: {known}; --mttf states it")

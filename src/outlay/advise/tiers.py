@@ -19,6 +19,8 @@ from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Tier
 from outlay.units.shown import amount_text
 
+SPOT_MTTF_HOURS = 6.0
+"""How often a spot machine is taken back where nothing is known."""
 SAVE_HOURS = 1 / 60
 RESTART_HOURS = 1 / 12
 _SPEED_ERROR = 0.1  # Relative standard deviation of a speed measured elsewhere.

@@ -106,6 +106,7 @@ class OtherTerms:
     scaling: Fraction = Fraction(1)
     restart_ns: int | None = None
     reclaim: ReclaimRate | None = None
+    checkpoint_source: str = ""
     failures_ns: tuple[int, ...] | None = None
     deadline_ns: int | None = None
 
@@ -445,6 +446,8 @@ def _assumptions(view: RunView, terms: OtherTerms, pause: PauseCost) -> list[str
     is_priced = terms.price is not None or terms.gpus is not None
     if is_priced and terms.reclaim is None and len(view.timeline.attempts) > 1:
         found.append("the time between attempts costs what it did")
+    if terms.checkpoint_source:
+        found.append(terms.checkpoint_source)
     if terms.checkpoint_every_ns is not None and terms.reclaim is None:
         found.append("failures come after the same time in each attempt as they did")
     if terms.failures_ns is not None:

@@ -18,7 +18,8 @@ from outlay.advise.recommendation import (
     of_kind,
     total_savings,
 )
-from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances, floor_of
+from outlay.advise.run_advice import Circumstances, floor_of
+from outlay.advise.tiers import SPOT_MTTF_HOURS
 from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.document import print_blocks
 from outlay.cli.output import AsJson, console, print_findings, print_json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -9,30 +10,38 @@ from typing import Annotated
 
 import typer
 
-from outlay.advise.run_advice import SPOT_MTTF_HOURS
-from outlay.advise.spot import ReclaimRate, SpotOutlook, ranked_outlooks
-from outlay.advise.tiers import options_of
+from outlay.advise.overhead import Reliability, optimal_interval
+from outlay.advise.spot import ReclaimRate, SpotHistory, SpotOffer, SpotUse, guess, ranked_outlooks
+from outlay.advise.tiers import SPOT_MTTF_HOURS, options_of
 from outlay.advise.what_if import OtherTerms, checkpointed_work, recorded_reclaims, replay
 from outlay.cli.document import print_blocks
 from outlay.cli.output import AsJson, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.decoding import csv_records, open_csv
 from outlay.errors import Finding, InvalidValue
+from outlay.goodput.failure_rate import mttf_hours
 from outlay.goodput.follower import RunView, read_view
+from outlay.goodput.reliability import mean_save_ns
 from outlay.ledger import exact_gpus
+from outlay.policy.pauses import pause_cost_of
 from outlay.prices.gpus import matching_names, resolve
 from outlay.prices.offer import Offer, Tier
 from outlay.prices.price_book import PriceBook
 from outlay.report import what_if_sections
+from outlay.runs.past_attempts import failure_counts, failures_of, spot_history
 from outlay.store import open_store
 from outlay.units import Duration, Rate
-from outlay.units.quantity import NS_PER_HOUR
+from outlay.units.quantity import NS_PER_HOUR, duration_text
+from outlay.units.shown import counted
+
+_AUTO = "auto"
 
 
 def show_what_if(
     run: Annotated[Path, typer.Argument(help="A run's directory.")],
     checkpoint_every: Annotated[
-        str | None, typer.Option(help='Training between two saves: "20m".')
+        str | None,
+        typer.Option(help='Training between two saves: "20m", or "auto" for what costs least.'),
     ] = None,
     gpu: Annotated[
         str | None, typer.Option(help="Another GPU, at its stored price unless --price is given.")
@@ -47,8 +56,8 @@ def show_what_if(
     mttf: Annotated[
         str | None,
         typer.Option(
-            help=f"Mean time until that happens; default: as recorded in the run, else "
-            f"{SPOT_MTTF_HOURS:g}h."
+            help="Mean time until that happens; default: as recorded in your runs on such "
+            f"machines, else {SPOT_MTTF_HOURS:g}h."
         ),
     ] = None,
     restart_time: Annotated[
@@ -84,14 +93,23 @@ def show_what_if(
     rate = None if price is None else Rate.parse(price, name="--price")
     if gpu is not None and rate is None and not offers:
         rate = _stored_price(rentable, gpu, count, Tier.SPOT if spot else Tier.ON_DEMAND)
+    reclaim = None
+    if spot or mttf is not None:
+        history = SpotHistory() if mttf else spot_history(open_store(), SYSTEM.wall_ns())
+        reclaim = _reclaim(view, mttf, history, gpu)
+    is_auto = checkpoint_every == _AUTO
+    every = _best_interval(view, reclaim, restart_time) if is_auto else None
     terms = OtherTerms(
-        checkpoint_every_ns=_ns(checkpoint_every, "--checkpoint-every"),
+        checkpoint_every_ns=_ns(None if is_auto else checkpoint_every, "--checkpoint-every")
+        if every is None
+        else every.ns,
+        checkpoint_source="" if every is None else every.source,
         speed=None if speed is None else _fraction(speed, "--speed"),
         price=rate,
         gpus=gpus,
         scaling=_fraction(scaling, "--scaling"),
         restart_ns=_ns(restart_time, "--restart-time"),
-        reclaim=_reclaim(view, mttf) if spot or mttf is not None else None,
+        reclaim=reclaim,
         failures_ns=None if trace is None else _failures(trace),
         deadline_ns=_ns(deadline, "--deadline"),
     )
@@ -110,34 +128,112 @@ def _show_machines(
     view: RunView, terms: OtherTerms, rentable: list[Offer], *, gpu: str | None, gpus: int,
     mttf: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Rank offers by their cost for the same work; those that likely miss the deadline are last."""
+    """Rank offers by their cost for the same work; those that likely miss the deadline are last.
+
+    A spot offer is taken back as often as recorded on the vendor's machines with that GPU.
+    """
     named = gpu or view.timeline.attempts[-1].header.gpu
     if not named:
         raise InvalidValue("--gpu", None, "the GPU to rank: the run's log names none")
-    reclaim = _reclaim(view, mttf)
+    history = spot_history(open_store(), SYSTEM.wall_ns())
+    stated = _stated(mttf)
     speeds = {resolve(named).name: float(terms.speed or 1)}
-    options = options_of(
-        rentable, speeds, gpus=gpus, spot_mttf_hours=reclaim.mttf_hours, currency=view.unit.currency
-    )
+    options = [
+        (option, rate)
+        for offer in rentable
+        for rate in (_reclaim_of(offer, stated, history),)
+        for option in options_of(
+            [offer], speeds, gpus=gpus, currency=view.unit.currency,
+            spot_mttf_hours=SPOT_MTTF_HOURS if rate is None else rate.mttf_hours,
+        )
+    ]  # fmt: skip
     work = checkpointed_work(view, terms)
-    found: list[SpotOutlook] = ranked_outlooks(options, work, reclaim)
+    found = ranked_outlooks(options, work)
     notes = list(view.findings)
     if not found:
         message = f"no stored offer of {gpus}x {named}: run outlay prices fetch"
         notes.append(Finding(source="prices", message=message, severity="warning"))
     if as_json:
+        reclaim = _reclaim(view, mttf, history)
         print_json({"machines": found, "reclaim": reclaim, "work": work, "findings": notes})
         return
-    print_blocks(what_if_sections.machines(found, view.unit.currency, work, reclaim))
+    print_blocks(what_if_sections.machines(found, view.unit.currency, work))
     print_findings(notes)
 
 
-def _reclaim(view: RunView, mttf: str | None) -> ReclaimRate:
-    if mttf is not None:
-        return ReclaimRate(mttf_hours=Duration.parse(mttf, name="--mttf").ns / NS_PER_HOUR)
-    return recorded_reclaims(view) or ReclaimRate(
-        mttf_hours=SPOT_MTTF_HOURS, source="assumed: none was recorded, and --mttf is not given"
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Training between two saves, and why."""
+
+    ns: int
+    source: str
+
+
+def _best_interval(view: RunView, reclaim: ReclaimRate | None, restart: str | None) -> _Interval:
+    """Return the interval that costs least where machines are taken back, or fail, as known."""
+    save_ns = mean_save_ns(view.timeline)
+    if not save_ns:
+        expected = "an interval such as 20m, since no save is in the run's log"
+        raise InvalidValue("--checkpoint-every", _AUTO, expected)
+    restart_ns = _ns(restart, "--restart-time")
+    if restart_ns is None:
+        restart_ns = pause_cost_of(view.timeline).start_ns
+    if reclaim is not None:
+        mttf, source = reclaim.mttf_hours, reclaim.source
+    else:
+        own = failures_of(list(view.timeline.attempts))
+        among = failure_counts(open_store(), SYSTEM.wall_ns())
+        found = mttf_hours(own, among)
+        if found is None:
+            expected = "an interval such as 20m, or --mttf: no failure was ever recorded"
+            raise InvalidValue("--checkpoint-every", _AUTO, expected)
+        mttf = found
+        source = f"{counted(own.failures, 'failure')} in {own.hours:.0f} h of this run"
+        if among:
+            seen = counted(sum(each.failures for each in among), "failure")
+            source += f"; {seen} in {counted(len(among), 'registered run')}"
+    hours = optimal_interval(
+        Reliability(save=save_ns / NS_PER_HOUR, mttf=mttf, restart=restart_ns / NS_PER_HOUR)
     )
+    ns = max(1, round(hours * NS_PER_HOUR))
+    text = (
+        f"saving every {duration_text(ns)} costs least if it fails every {mttf:.3g} h on average "
+        f"({source})"
+    )
+    return _Interval(ns, text)
+
+
+def _stated(mttf: str | None) -> ReclaimRate | None:
+    if mttf is None:
+        return None
+    return ReclaimRate(mttf_hours=Duration.parse(mttf, name="--mttf").ns / NS_PER_HOUR)
+
+
+def _reclaim_of(
+    offer: Offer, stated: ReclaimRate | None, history: SpotHistory
+) -> ReclaimRate | None:
+    spot = SpotOffer.of(offer)
+    return None if spot is None else stated or history.rate(spot)
+
+
+def _reclaim(
+    view: RunView, mttf: str | None, history: SpotHistory, gpu: str | None = None
+) -> ReclaimRate:
+    """Return how often its machines are taken back.
+
+    As stated, else as recorded: on the machines of its own offer, on those with the GPU of any
+    vendor, in this run; else a guess.
+    """
+    header = view.timeline.attempts[-1].header
+    own, named = SpotOffer.of_price(header.price), gpu or header.gpu
+    use = SpotUse() if own is None else history.of(own)
+    found = _stated(mttf)
+    if found is None and own is not None and gpu is None:
+        found = use.rate(own.text)
+    if found is None and named:
+        found = history.rate_of_gpu(named)
+    where = "spot machines" if own is None else own.text
+    return found or recorded_reclaims(view) or guess(use, where)
 
 
 def _stored_price(rentable: list[Offer], gpu: str, gpus: int, tier: Tier) -> Rate:

@@ -172,6 +172,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         vendor_timer: Only in old logs: vendors' timers proved not to terminate anything.
         terms: How the vendor bills; without set-up time, which is between the start and the first
             use.
+        run: The id of the run for which a price policy rents it, ends it, and rents again.
     """
 
     name: str
@@ -182,6 +183,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vendor_timer: str = ""
     ordered: str = ""
     terms: BillingTerms | None = None
+    run: str = ""
 
     @property
     def started_ns(self) -> int:

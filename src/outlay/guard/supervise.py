@@ -196,7 +196,8 @@ class Supervisor:
 
     def _end_log(self, log: Supervision, code: int) -> None:
         status: EndStatus = "completed" if code == 0 else "failed"
-        if self._stopping or (self._signal is not None and code != 0):
+        # A command that can be paused saves and ends, perhaps with 0, before it is done.
+        if self._stopping or (self._signal is not None and (code != 0 or self._because)):
             status = "interrupted" if self._signal == signal.SIGINT else "terminated"
         status = "paused" if self._paused and self._signalled else status
         log.end(status, self._stopping, exit_code=shell_code(code))

@@ -3,4 +3,4 @@
 Policies decide (``outlay.policy``) and the guard pays; this package reads prices and acts.
 """
 
-__all__ = ["expectation", "pause_plan", "pausing_run", "price_readings"]
+__all__ = ["expectation", "machines", "pause_plan", "pausing_run", "price_readings"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlay.budget.report import budget_report
 from outlay.goodput import phases as ph
@@ -42,6 +42,19 @@ class PausePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MachineTimes:
+    """What a pause takes on top of that of the command itself; None if it was never measured.
+
+    Attributes:
+        start_ns: From the order of a machine to the start of its command.
+        end_ns: From the end of the command until the machine is verified gone.
+    """
+
+    start_ns: int | None = 0
+    end_ns: int | None = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
     """How far a run is, as a plan needs it.
 
@@ -63,6 +76,19 @@ class RunProgress:
     rate: Rate | None = None
     ended_ns: int | None = None
     is_done: bool = False
+
+    def with_machine(self, times: MachineTimes) -> RunProgress:
+        """Return it with a pause that also ends its machine and has another."""
+        assumed = self.pause.assumed
+        if times.start_ns is None or times.end_ns is None:
+            assumed = (*assumed, "renting and ending a machine takes no time: none was measured")
+        pause = replace(
+            self.pause,
+            start_ns=self.pause.start_ns + (times.start_ns or 0),
+            save_ns=self.pause.save_ns + (times.end_ns or 0),
+            assumed=assumed,
+        )
+        return replace(self, pause=pause)
 
 
 def progress_of(view: RunView | None, plan: PausePlan, now_ns: int) -> RunProgress:

@@ -7,12 +7,14 @@ after it was killed at any moment. Each attempt is a command of ``outlay.guard.s
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Final, NoReturn
 
 from outlay.clock import SYSTEM, Clock, utc_text
 from outlay.errors import NotARun, OutlayError
@@ -25,8 +27,11 @@ from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
 from outlay.guard.supervise import HOLD_NOTE, CommandOutcome, Supervisor
+from outlay.handlers import handling
 from outlay.ledger import SUPERVISOR, SegmentId
+from outlay.ledger.attempts import SegmentLife
 from outlay.locks import FileLock, FileLocked
+from outlay.pausing.machines import AttemptMachine, MachineHere, MachineUnavailable
 from outlay.pausing.pause_plan import (
     PausePlan,
     RunProgress,
@@ -45,6 +50,7 @@ from outlay.units import Money, Rate
 LOCK_NAME: Final = "pausing.lock"
 EVENT: Final = "price-decision"
 """The event of a note in the spend log that has a decision and its reason."""
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_END_S: Final = 120
 _TICK_S: Final = 0.1
 
@@ -91,6 +97,9 @@ class PausingRun:
     """Runs a command to its end, paused and resumed by a plan.
 
     ``read_price`` reads the price of its offer; ``say`` prints a message for the user.
+
+    Args:
+        machine: Where its attempts run; default: here.
     """
 
     def __init__(
@@ -100,6 +109,7 @@ class PausingRun:
         plan: PausePlan,
         read_price: ReadPrice,
         *,
+        machine: AttemptMachine | None = None,
         clock: Clock = SYSTEM,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -107,6 +117,7 @@ class PausingRun:
         self._what = what
         self._plan = plan
         self._read_price = read_price
+        self._machine = MachineHere() if machine is None else machine
         self._clock = clock
         self._say = say
         self._watch = PriceWatch(max_age_ns=what.max_age_ns)
@@ -114,6 +125,7 @@ class PausingRun:
         self._pause_hold: Hold | None = None
         self._problem = ""
         self._said_no_room = False
+        self._noted: dict[str, str] = {}  # The last reason of each action, while it lasts.
 
     def run(self, environ: Mapping[str, str]) -> CommandOutcome | None:
         """Run it to its end; None if that was reached before.
@@ -125,14 +137,36 @@ class PausingRun:
         """
         with self._alone():
             self._end_earlier()
-            while not self._progress().is_done:
-                rate, decision = self._wait_for_start()
-                outcome = self._attempt(rate, decision, environ)
-                if not outcome.paused_because:
-                    self._release_pause()
-                    return outcome
+            with handling(_ENDING, _raise_exit):
+                try:
+                    outcome = self._run_attempts(environ)
+                finally:
+                    is_free = self._machine.end(is_last=True)
             self._release_pause()
+        # A machine that may still cost money keeps its hold.
+        return outcome if is_free or outcome is None else replace(outcome, recorded=False)
+
+    def _run_attempts(self, environ: Mapping[str, str]) -> CommandOutcome | None:
+        while not self._progress().is_done:
+            rate, decision = self._wait_for_start()
+            try:
+                there = self._machine.start(rate, self._needed_ns())
+            except MachineUnavailable as error:
+                self._note_once("unavailable", str(error), rate)
+                self._noted.pop("wait", None)
+                self._clock.sleep(self._what.poll_ns / 1e9)
+                continue
+            self._noted.clear()
+            outcome = self._attempt(rate, decision, {**environ, **there})
+            if not outcome.paused_because:
+                return outcome
         return None
+
+    def _needed_ns(self) -> int:
+        """Return how long a machine may be needed: until the deadline, or if late, amply."""
+        run, now_ns = self._progress(), self._clock.wall_ns()
+        whole_ns = (run.left_ns or 0) + run.pause.restart_ns
+        return max(self._plan.deadline_ns - now_ns, whole_ns * 3 // 2)
 
     # -- what is known ----------------------------------------------------------------------
 
@@ -143,7 +177,7 @@ class PausingRun:
             return None
 
     def _progress(self) -> RunProgress:
-        return progress_of(self._view(), self._plan, self._clock.wall_ns())
+        return progress_on(self._machine, self._view(), self._plan, self._clock.wall_ns())
 
     def _decide(self, doing: Action) -> tuple[PolicyDecision, RunProgress]:
         """Read the price once more, and return what to do."""
@@ -158,22 +192,33 @@ class PausingRun:
         detail = {"action": action, "reason": reason, "price": str(rate or "unknown")}
         self._guard.note(EVENT, self._what.label, detail=detail)
 
+    def _note_once(
+        self, action: str, reason: str, rate: Rate | None, said: str | None = None
+    ) -> None:
+        """Note and say what may be decided again and again, once until something changes."""
+        if self._noted.get(action) != reason:
+            self._note(action, reason, rate)
+            self._say(f"{action}: {reason}" if said is None else said)
+        self._noted[action] = reason
+
     # -- waiting ----------------------------------------------------------------------------
 
     def _wait_for_start(self) -> tuple[Rate, PolicyDecision]:
         """Return when it is to start, with its rate and why."""
-        said = ""
         while True:
+            is_free = self._machine.end()
             decision, run = self._decide(Action.WAIT)
-            if decision.action is not Action.WAIT:
+            if not is_free:
+                self._note_once("kept", "its machine is not verified gone", run.rate)
+            elif decision.action is not Action.WAIT:
                 rate = self._rate_now(run)
-                self._note("run", decision.reason, rate)
-                self._say(f"starting it at {rate}: {decision.reason}")
+                said = f"starting it at {rate}: {decision.reason}"
+                self._note_once("run", decision.reason, rate, said)
                 return rate, decision
-            if decision.reason != said and self._watch.news is not None:
-                self._note("wait", decision.reason, self._watch.known)
-                self._say(self._waiting_text(decision))
-                said = decision.reason
+            elif self._watch.news is not None:
+                said = self._waiting_text(decision)
+                self._note_once("wait", decision.reason, self._watch.known, said)
+                self._noted.pop("run", None)
             self._clock.sleep(min(self._what.poll_ns, decision.review_ns or 10**18) / 1e9)
 
     def _waiting_text(self, decision: PolicyDecision) -> str:
@@ -244,6 +289,7 @@ class PausingRun:
 
     def _due(self) -> str:
         """Return why it is to be paused now; the money for the pause is then held."""
+        self._machine.look_after()
         decision, run = self._decide(Action.RUN)
         if decision.action is not Action.WAIT or not self._hold_pause(run):
             return ""
@@ -307,12 +353,12 @@ class PausingRun:
 
     def _settle_earlier(self) -> None:
         view = self._view()
-        named = {} if view is None else _segments_of_holds(view)
+        named = {} if view is None else _lives_of_holds(view)
         for hold in self._guard.holds():
             if hold.op_label != self._what.label or hold.rental is not None:
                 continue
-            if (segment := named.get(hold.id)) is not None and view is not None:
-                self._settle(hold, view.identity.run_id, segment)
+            if (life := named.get(hold.id)) is not None and view is not None:
+                self._settle(hold, view.identity.run_id, life.segment)
             elif self._is_pause(hold):
                 self._pause_hold = hold
             elif has_ended(hold.by):
@@ -337,10 +383,23 @@ class PausingRun:
         )
 
 
-def _segments_of_holds(view: RunView) -> dict[str, SegmentId]:
-    """Return the supervisor's segment of each hold that the run's log names."""
+def _raise_exit(number: int, _: FrameType | None) -> NoReturn:
+    """End this process as a signal does, but end its machine before."""
+    raise SystemExit(128 + number)
+
+
+def progress_on(
+    machine: AttemptMachine, view: RunView | None, plan: PausePlan, now_ns: int
+) -> RunProgress:
+    """Return how far a run is, with what a pause takes on its machine."""
+    lives = {} if view is None else _lives_of_holds(view)
+    return progress_of(view, plan, now_ns).with_machine(machine.times(lives))
+
+
+def _lives_of_holds(view: RunView) -> dict[str, SegmentLife]:
+    """Return the life of the supervisor of each hold that the run's log names."""
     return {
-        note.text.removeprefix(HOLD_NOTE).split(",")[0]: segment
+        note.text.removeprefix(HOLD_NOTE).split(",")[0]: account.life
         for segment, account in view.account.segments.items()
         if segment.rank == SUPERVISOR
         for note in account.notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from outlay.advise.spot import CheckpointedWork, ReclaimRate, SpotOutlook
+from outlay.advise.spot import CheckpointedWork, SpotOutlook
 from outlay.advise.what_if import ReplayedRun, TimeByKind
 from outlay.clock import utc_text
 from outlay.report.document import Block, NoteBlock, Table
@@ -75,7 +75,7 @@ def _chance_text(run: ReplayedRun, of: SpotOutlook, deadline_ns: int | None) -> 
 
 
 def machines(
-    found: Sequence[SpotOutlook], currency: str, work: CheckpointedWork, reclaim: ReclaimRate
+    found: Sequence[SpotOutlook], currency: str, work: CheckpointedWork
 ) -> Iterator[Block]:
     """Yield the outlook on each machine, in the order given, and what cannot finish."""
     rows = [
@@ -95,7 +95,9 @@ def machines(
     if endless:
         without = "On spot without checkpoints" if work.interval is None else "On spot"
         yield NoteBlock(f"{without} this run will not finish: {', '.join(endless)}.")
-    yield NoteBlock(
-        f"Assumed: {work.hours:.1f} h of work at the run's own speed; a spot machine is taken back "
-        f"every {reclaim.mttf_hours:g} h on average ({reclaim.source}); at random."
-    )
+    yield NoteBlock(f"Assumed: {work.hours:.1f} h of work at the run's own speed.")
+    for reclaim in dict.fromkeys(each.reclaim for each in found if each.reclaim is not None):
+        yield NoteBlock(
+            f"A spot machine is taken back every {reclaim.mttf_hours:.3g} h on average, at random "
+            f"({reclaim.source})."
+        )

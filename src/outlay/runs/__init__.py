@@ -2,5 +2,5 @@
 
 __all__ = [
     "accounting", "collect", "command_budget", "exec", "figures", "inbox", "inventory", "limit_use",
-    "live", "options", "reading", "run_poller", "spending_reader",
+    "live", "options", "past_attempts", "reading", "run_poller", "spending_reader",
 ]  # fmt: skip

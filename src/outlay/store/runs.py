@@ -63,6 +63,7 @@ class RunFilter:
         until_ns: Only runs started before this instant.
         tag: Name of a tag, and ``tag_value`` its value, if it matters.
         below: Only runs in directories below this one.
+        offer: A part of the name of an offer at whose price they ran.
         text: Words that must all occur in name, id, model, user, host, status, directory or tags.
     """
 
@@ -76,6 +77,7 @@ class RunFilter:
     until_ns: int | None = None
     text: str = ""
     below: str = ""
+    offer: str = ""
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         """Yield the WHERE conditions."""
@@ -92,6 +94,8 @@ class RunFilter:
             yield cost.is_not(None) if self.is_priced else cost.is_(None)
         if self.until_ns is not None:
             yield runs.c.started_ns < self.until_ns
+        if self.offer:
+            yield cast(runs.c.charges, String).contains(self.offer, autoescape=True)
         if self.below:
             yield runs.c.dir.startswith(f"{self.below}/", autoescape=True)
         if self.text:

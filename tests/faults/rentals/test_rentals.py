@@ -693,3 +693,23 @@ def test_a_watcher_that_finds_no_rental_fails_to_start(guard: BudgetGuard) -> No
     hold = guard.authorize("pays for nothing rented", 1)
     with pytest.raises(OSError, match="watcher failed"):
         start_watcher(guard.log_path, hold, ENVIRON, Duration.parse("1s"))
+
+
+@pytest.mark.parametrize(("run", "ends"), [("", False), ("a run of a policy", True)])
+def test_a_rental_of_a_policy_is_ended_soon_after_its_process_died(
+    guard: BudgetGuard,
+    vendor: StandIn,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    run: str,
+    *,
+    ends: bool,
+) -> None:
+    watch = watching(guard, rented(guard, vendor, clock, run=run), clock)
+    monkeypatch.setattr("outlay.guard.rental.watch.has_ended", lambda _: True)
+    for _ in range(2):
+        assert poll_once(watch)
+        clock.advance(30 * 10**9)
+        assert vendor.running() == ["pod-1"]
+    poll_once(watch)
+    assert (vendor.running() == []) is ends

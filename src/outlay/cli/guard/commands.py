@@ -350,5 +350,5 @@ for panel, name, command in (
     (COPY, "export", guard_log.show_export),
     (COPY, "import", guard_log.show_import),
 ):
-    wraps = WrappingCommand if name == "run" else None
+    wraps = WrappingCommand if name in ("run", "rent") else None
     app.command(name, cls=wraps, rich_help_panel=panel)(command)

@@ -1,10 +1,10 @@
-"""``outlay guard run --offers``: a command that is paused and resumed as its price moves."""
+"""``outlay guard run | rent --offers``: a command that is paused and resumed by a price."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,9 @@ from outlay.guard.lease import Terms
 from outlay.guard.rental.rental import split_command
 from outlay.guard.supervise import CommandOutcome
 from outlay.pausing.expectation import PriceReplay, bounds_of, job_of, replay
-from outlay.pausing.pause_plan import PausePlan, RunProgress, decide_now, progress_of
-from outlay.pausing.pausing_run import PausableCommand, PausingRun
+from outlay.pausing.machines import AttemptMachine, AttemptRental, MachineHere, RentalTerms
+from outlay.pausing.pause_plan import PausePlan, RunProgress, decide_now
+from outlay.pausing.pausing_run import PausableCommand, PausingRun, progress_on
 from outlay.pausing.price_readings import (
     PriceReading,
     PriceUnreadable,
@@ -72,23 +73,33 @@ def run_with_pauses(
     run_dir: Path,
     command: Sequence[str],
     as_json: bool,
+    rental: RentalTerms | None = None,
 ) -> CommandOutcome | None:
-    """Show the plan; with ``--act`` run the command to its end, and return how that was."""
+    """Show the plan; with ``--act`` run the command to its end, and return how that was.
+
+    ``rental`` says how its machine is rented; None: it runs here.
+    """
     read, history = _reader(guard, options), _history(guard, options)
     plan, now_ns = _plan(guard, options, history), SYSTEM.wall_ns()
-    run = _progress(run_dir, plan, now_ns)
+    machine: AttemptMachine = MachineHere()
+    if rental is not None:
+        plan = replace(plan, stopped=guard.unit.rate(0))  # It is ended.
+        machine = AttemptRental(guard, rental, terms, os.environ, run_dir=run_dir, say=say)
+    run = _progress(machine, run_dir, plan, now_ns)
     if run.left_ns is None and plan.steps is None:
         raise InvalidValue("--work", None, "--work 20h or --steps N: how long it trains")
     _refuse_past(plan, run, now_ns)
-    if options.act:
+    if options.act and rental is None:
         _refuse_useless(guard, plan)
     reading = _first_reading(read, run, act=options.act)
+    if isinstance(machine, AttemptRental) and reading is not None:
+        machine.check(reading.price)
     if reading is not None:
         shown = _shown(options, plan, run, reading, history, now_ns)
         if as_json and not options.act:
             print_json(shown)
         else:
-            for line in _lines(shown, plan):
+            for line in _lines(shown, plan, is_rented=rental is not None):
                 (say if options.act else print_sentence)(line)
     if not options.act:
         return None
@@ -97,7 +108,7 @@ def run_with_pauses(
         poll_ns=Duration.parse(options.poll, name="--poll").ns,
         max_age_ns=Duration.parse(options.max_age, name="--max-age").ns,
     )  # fmt: skip
-    return PausingRun(guard, what, plan, read, say=say).run(os.environ)
+    return PausingRun(guard, what, plan, read, machine=machine, say=say).run(os.environ)
 
 
 def _first_reading(read: ReadPrice, run: RunProgress, *, act: bool) -> PriceReading | None:
@@ -111,12 +122,12 @@ def _first_reading(read: ReadPrice, run: RunProgress, *, act: bool) -> PriceRead
         return None
 
 
-def _progress(run_dir: Path, plan: PausePlan, now_ns: int) -> RunProgress:
+def _progress(machine: AttemptMachine, run_dir: Path, plan: PausePlan, now_ns: int) -> RunProgress:
     try:
         view = read_view(run_dir, now_ns)
     except NotARun:
         view = None
-    return progress_of(view, plan, now_ns)
+    return progress_on(machine, view, plan, now_ns)
 
 
 def _refuse_past(plan: PausePlan, run: RunProgress, now_ns: int) -> None:
@@ -241,7 +252,7 @@ def _worst_case(plan: PausePlan, job: JobTerms | None) -> float | None:
     return None if job is None else plan.policy.worst_case_ratio(job)
 
 
-def _lines(shown: PlanShown, plan: PausePlan) -> list[str]:
+def _lines(shown: PlanShown, plan: PausePlan, *, is_rented: bool) -> list[str]:
     left = "unknown" if shown.work_left_s is None else _seconds(shown.work_left_s)
     doing = "run" if shown.action == Action.RUN else "wait"
     return [
@@ -249,9 +260,14 @@ def _lines(shown: PlanShown, plan: PausePlan) -> list[str]:
         f"would {doing} now, since {shown.reason}",
         f"work left: {left}; deadline: {shown.deadline}; a pause costs {_seconds(shown.pause_s)}"
         + "".join(f"; assumed: {each}" for each in shown.assumed),
-        _paused_line(shown, plan),
+        _PAUSED_RENTED if is_rented else _paused_line(shown, plan),
         _replay_line(shown),
     ]
+
+
+_PAUSED_RENTED: Final = (
+    "while paused it costs nothing: its machine is ended, and is paid for until verified gone"
+)
 
 
 def _paused_line(shown: PlanShown, plan: PausePlan) -> str:

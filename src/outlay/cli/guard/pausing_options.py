@@ -1,4 +1,4 @@
-"""Options of ``outlay guard run --offers``."""
+"""Options of ``outlay guard run --offers`` and ``outlay guard rent --offers``."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class PausingOptions:
     poll: str
     price_file: Path | None
     price_command: str | None
-    stopped_price: str | None
-    pay_per_use: bool
+    stopped_price: str | None = None
+    pay_per_use: bool = False
 
     def refuse_without_offers(self) -> None:
         """Refuse options that mean nothing without ``--offers``."""

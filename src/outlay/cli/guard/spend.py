@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import msgspec
 import typer
@@ -76,9 +76,18 @@ from outlay.units.billing_terms import BillingTerms
 from outlay.units.money import GPU_HOURS, GPU_TIME
 from outlay.units.quantity import exact_decimal
 
+if TYPE_CHECKING:
+    from outlay.pausing.machines import RentalTerms
+
 Label = Annotated[str, typer.Option(help="Name of the operation, such as lab02-train.")]
 RateOption = Annotated[
-    str, typer.Option("--rate", help='Total price per hour, such as "0.70 USD/h" or lambda:8xH100.')
+    str | None,
+    typer.Option("--rate", help='Total price per hour, such as "0.70 USD/h" or lambda:8xH100.'),
+]
+Notice = Annotated[str, typer.Option(help="Time from SIGTERM to SIGKILL.")]
+RunDirectory = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", help="Its run directory; default: a new one."),
 ]
 MostRate = Annotated[
     str | None, typer.Option("--most-rate", help='Refuse a higher --rate, such as "2.50 USD/h".')
@@ -117,10 +126,7 @@ ListIsComplete = Annotated[
 
 def show_run(
     label: Label,
-    rate: Annotated[
-        str | None,
-        typer.Option("--rate", help='Total price per hour, such as "0.70 USD/h" or lambda:8xH100.'),
-    ] = None,
+    rate: RateOption = None,
     command: UserCommand = None,
     gpus: Annotated[
         str | None,
@@ -130,11 +136,8 @@ def show_run(
     max_hours: MaxHours = None,
     most_rate: MostRate = None,
     slice: Annotated[str, typer.Option(help="Time that an extension of the hold pays for.")] = "5m",
-    notice: Annotated[str, typer.Option(help="Time from SIGTERM to SIGKILL.")] = "30s",
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="DIR", help="Its run directory; default: a new one."),
-    ] = None,
+    notice: Notice = "30s",
+    directory: RunDirectory = None,
     offers: Offers = None,
     below: Below = None,
     policy: PolicyName = None,
@@ -172,7 +175,10 @@ def show_run(
         stopped_price=stopped_price, pay_per_use=pay_per_use,
     )  # fmt: skip
     if offers is not None:
-        refused = {"--rate": rate, "--gpus": gpus, "--limit": limit, "--max-hours": max_hours}
+        refused = {
+            "--rate": rate, "--gpus": gpus, "--limit": limit, "--max-hours": max_hours,
+            "--most-rate": most_rate,
+        }  # fmt: skip
         _refuse_with_offers(refused)
         guard = open_guard(log, ceiling)
         terms = Terms(
@@ -219,6 +225,7 @@ def _run_pausing(
     directory: Path | None,
     command: Sequence[str],
     as_json: bool,
+    rental: RentalTerms | None = None,
 ) -> NoReturn:
     """Run a command that is paused and resumed, or show what that would do; ends the process."""
     if directory is None and options.act:
@@ -229,7 +236,7 @@ def _run_pausing(
     run_dir = _run_dir(label, directory)
     outcome = run_with_pauses(
         guard, options, terms, label=label, lab=lab, run_dir=run_dir, command=command,
-        as_json=as_json,
+        as_json=as_json, rental=rental,
     )  # fmt: skip
     if outcome is None:
         raise typer.Exit(0)
@@ -243,6 +250,13 @@ def _refuse_with_offers(given: Mapping[str, str | None]) -> None:
                 "--offers without it: the ceiling, the deadline and the offer's price limit it"
             )
             raise InvalidValue(name, value, expected)
+
+
+def _refuse_without_offers(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value:
+            expected = "--offers SOURCE:GPU with it: only then a command trains on the machine"
+            raise InvalidValue(name, str(value), expected)
 
 
 def _run_dir(label: str, directory: Path | None) -> Path:
@@ -260,8 +274,9 @@ def _guard_here(log: str, ceiling: str | None, unit_away: Callable[[], Unit]) ->
 
 def show_rent(
     label: Label,
-    rate: RateOption,
     create: Annotated[str, typer.Option(metavar="COMMAND", help="Creation command, with {name}.")],
+    rate: RateOption = None,
+    command: UserCommand = None,
     vendor: VendorName = None,
     list_command: ListCommand = None,
     terminate_command: TerminateCommand = None,
@@ -276,6 +291,22 @@ def show_rent(
     margin: Annotated[str, typer.Option(help="Terminate this long before the deadline.")] = "2m",
     settle: Annotated[str, typer.Option(help="Search time if --create failed.")] = "60s",
     poll: Poll = "30s",
+    notice: Notice = "30s",
+    directory: RunDirectory = None,
+    offers: Offers = None,
+    below: Below = None,
+    policy: PolicyName = None,
+    lowest: Lowest = None,
+    highest: Highest = None,
+    deadline: Deadline = None,
+    work: Work = None,
+    steps: Steps = None,
+    pauses: Pauses = 10,
+    act: Act = False,
+    max_age: MaxAge = "15m",
+    price_poll: Annotated[str, typer.Option(help="How often the price is read.")] = "1m",
+    price_file: PriceFileOption = None,
+    price_command: PriceCommand = None,
     lab: Lab = None,
     log: Log = DEFAULT_LOG,
     ceiling: Ceiling = None,
@@ -283,25 +314,54 @@ def show_rent(
 ) -> None:
     """Rent something that is billed until terminated, with a watcher that ends it on time.
 
+    With --offers a command trains on it. It is ended and rented again by the price of that offer;
+    what that would do is shown unless --act is given.
+
     Example: outlay guard rent --label lab02 --limit "20 USD" --rate "0.70 USD/h" --vendor runpod
     --create 'runpodctl pod create --name {name} --gpu-id "NVIDIA GeForce RTX 4090"'
     """
-    guard, every = open_guard(log, ceiling), Duration.parse(poll, name="--poll")
-    per_hour, before_end = _rate(rate, most_rate, guard), Duration.parse(margin)
+    every, before_end = Duration.parse(poll, name="--poll"), Duration.parse(margin)
+    machine = _vendor(
+        vendor, list_command, terminate_command, id_from, show=show_command,
+        is_complete=list_is_complete,
+    )  # fmt: skip
+    options = PausingOptions(
+        offers=offers, below=below, policy=policy, lowest=lowest, highest=highest,
+        deadline=deadline, work=work, steps=steps, pauses=pauses, act=act, max_age=max_age,
+        poll=price_poll, price_file=price_file, price_command=price_command,
+    )  # fmt: skip
+    if offers is not None:
+        _refuse_with_offers({"--rate": rate, "--most-rate": most_rate})
+        if not command:
+            expected = "a command after --, which trains on the machine"
+            raise InvalidValue("CMD", "nothing", expected)
+        from outlay.pausing.machines import RentalTerms  # Here: policies load numpy.
+
+        guard = open_guard(log, ceiling)
+        rental = RentalTerms(
+            label=label, lab=lab, vendor=machine, create=split_command(create, name="--create"),
+            limit=None if limit is None else read_amount(limit, name="--limit", unit=guard.unit),
+            most=None if max_hours is None else _hours(max_hours), margin=before_end,
+            settle=Duration.parse(settle, name="--settle"), poll=every,
+        )  # fmt: skip
+        lease = Terms(rate=guard.unit.rate(0), notice=Duration.parse(notice, name="--notice"))
+        _run_pausing(
+            guard, options, lease, label=label, lab=lab, directory=directory, command=command,
+            as_json=as_json, rental=rental,
+        )  # fmt: skip
+    options.refuse_without_offers()
+    _refuse_without_offers({"--dir": directory, "CMD": command})
+    if rate is None:
+        raise InvalidValue("--rate", None, 'the total price per hour, such as "0.70 USD/h"')
+    guard = open_guard(log, ceiling)
+    per_hour = _rate(rate, most_rate, guard)
     terms = read_terms(rate, guard, name="--rate")
     order = RentalOrder(
         label=label,
         limit=_rental_limit(per_hour, limit, max_hours, before_end, terms),
         terms=terms,
         rate=per_hour,
-        vendor=_vendor(
-            vendor,
-            list_command,
-            terminate_command,
-            id_from,
-            show=show_command,
-            is_complete=list_is_complete,
-        ),
+        vendor=machine,
         create=split_command(create, name="--create"),
         lab=lab,
         most=None if max_hours is None else _hours(max_hours),

@@ -230,6 +230,7 @@ class ControlledRental:
     timeout_s: float = 60.0
     all_rows: bool = False
     present: tuple[str, ...] = ()  # The ids under which the last listing showed it.
+    forsaken_ns: int | None = None  # Since when the process that uses it is known to be dead.
     _ordered_ns: int = field(init=False)
     _absent: tuple[Hold, int] = field(init=False)  # Listings without it, and the hold of then.
     _broken_ns: int = 0  # When a listing was last unreadable or incomplete.
@@ -569,6 +570,7 @@ class RentalOrder:
         margin: How long before the money ends termination begins.
         settle: How long to search for it after a failed creation.
         terms: How the vendor bills its time.
+        run: The id of the run for which a price policy rents it; empty without one.
     """
 
     label: str
@@ -582,6 +584,7 @@ class RentalOrder:
     settle: Duration = SETTLE
     create_timeout: Duration = CREATE_TIMEOUT
     terms: BillingTerms | None = None
+    run: str = ""
 
     def lifetime_ns(self) -> int:
         """Return the time from the order to the deadline.
@@ -619,7 +622,7 @@ def rent(
         CreationFailed: Nothing was created; the hold was released.
         RentalUnknown: Something may have been created; the hold still counts.
     """
-    _check(order, environ)
+    check_order(order, environ)
     name_for_others(guard.log_name)  # Refuses a password, which a watcher would show.
     try:
         listing = list_machines(order.vendor, environ)
@@ -658,8 +661,12 @@ def check_rate(rate: Rate, most: Rate | None) -> None:
         raise RateTooHigh(rate, most)
 
 
-def _check(order: RentalOrder, environ: Mapping[str, str]) -> None:
-    """Refuse an order that could not be terminated, before money is held."""
+def check_order(order: RentalOrder, environ: Mapping[str, str]) -> None:
+    """Refuse an order that could not be terminated, before money is held.
+
+    Raises:
+        InvalidValue: What it lacks.
+    """
     if not any("{name}" in word for word in order.create):
         expected = "a command with {name} in it, by which it is found again"
         raise InvalidValue("create", " ".join(order.create), expected)
@@ -685,6 +692,7 @@ def rental_of(order: RentalOrder, now_ns: int) -> Rental:
         deadline=timestamp(now_ns + order.lifetime_ns()),
         vendor=order.vendor,
         terms=order.terms,
+        run=order.run,
     )
 
 
@@ -736,6 +744,7 @@ class VendorUnusable(OutlayError):
     """The vendor's list command fails, so a rental there could not be watched."""
 
     def __init__(self, problem: str) -> None:
+        self.problem = problem
         super().__init__(
             f"{problem}. Nothing was ordered: without a listing nothing can be verified gone. "
             "Try the --list command by hand."
@@ -746,6 +755,7 @@ class CreationFailed(OutlayError):
     """The vendor refused, and lists no such name; the hold was released."""
 
     def __init__(self, name: str, problem: str) -> None:
+        self.problem = problem
         super().__init__(f"{name} was not created: {problem}. The hold was released.")
 
 
@@ -753,6 +763,7 @@ class RentalUnknown(OutlayError):
     """A machine may be running, and its id is unknown. The hold still counts."""
 
     def __init__(self, hold: Hold, name: str, problem: str) -> None:
+        self.problem = problem
         super().__init__(
             f"{problem}, and the vendor's list does not show {name}. IT MAY BE RUNNING. "
             f"Its {hold.amount} stay held. Look at the vendor's console for that name, and "

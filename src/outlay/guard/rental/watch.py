@@ -39,6 +39,7 @@ from outlay.guard.spend_log import LogName, documents_dir, is_url, open_book
 from outlay.proc.identity import (
     MARK_VARIABLE,
     ProcessName,
+    has_ended,
     register_outliving,
     state_of_process,
     this_process,
@@ -383,6 +384,8 @@ def _reload(controlled: ControlledRental) -> None:
 # The watcher of one rental.
 
 
+FORSAKEN_NS = 60 * 10**9
+"""So long after the death of the process that uses a rental it is ended."""
 _WATCHED_BY_ANOTHER = 3
 _MOST_PAUSE_S = 60.0  # Silent for five minutes, a watcher of a book counts as dead.
 
@@ -429,7 +432,23 @@ def poll_once(controlled: ControlledRental) -> bool:
     if _is_log_deleted(controlled) and _is_absent(controlled):
         controlled.say(f"{controlled.rental.name} is gone, and so is its spend log: not watched")
         return False
-    return controlled.act(overdue=controlled.left_ns <= 0) != "gone"
+    overdue = controlled.left_ns <= 0 or is_forsaken(controlled)
+    return controlled.act(overdue=overdue) != "gone"
+
+
+def is_forsaken(controlled: ControlledRental) -> bool:
+    """Return whether a price policy rented it for a command, and has been dead for a while.
+
+    The command ends with the process that started it, so that nothing uses the machine.
+    """
+    is_dead = bool(controlled.rental.run) and has_ended(controlled.hold.by)
+    if is_dead and controlled.forsaken_ns is None:
+        controlled.forsaken_ns = controlled.clock.monotonic_ns()
+        controlled.say(f"{controlled.rental.name}: {controlled.hold.by}, which uses it, has ended")
+    since_ns = controlled.forsaken_ns
+    return is_dead and since_ns is not None and (
+        controlled.clock.monotonic_ns() - since_ns >= FORSAKEN_NS
+    )  # fmt: skip
 
 
 def _is_log_deleted(controlled: ControlledRental) -> bool:
