@@ -251,8 +251,7 @@ def _of_history(
     least = max(LEAST_SHARE * of.cost, least_saving(whole), _LEAST_OF_WASTE * history.waste)
     # What an interval costs on average, not by bad luck, must be worth a change.
     expected = history.loss(of.interval, of.save) - history.loss(best, of.save)
-    is_luck = len(history.uptimes) > 1 and expected < least / 2
-    if saved < least or is_luck:
+    if saved < least or expected < least / 2:
         return None
     # The interval is of one run: with bursts, the next one may have none.
     off = history.spread(best) * (1.5 if history.is_burst else 1.0)
