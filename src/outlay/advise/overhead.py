@@ -375,8 +375,8 @@ def recommend_badput(
     if worst is None or recoverable[worst] < least_saving(total) or not recoverable[worst]:
         return None
     saved, remedy = recoverable[worst], remedies[worst]
-    # The standard deviation of a Poisson count is its root. Not all of its 1.28 for an 80 % interval:
-    # the remedy's own interval is beside it.
+    # The standard deviation of a Poisson count is its root. Not all of its 1.28 for 80 %, because
+    # the interval of the remedy is beside it.
     spread = 0.6 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
     found = OptimizationRecommendation(
         category="badput",
