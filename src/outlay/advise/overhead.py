@@ -255,7 +255,7 @@ def _of_history(
     if saved < least or is_luck:
         return None
     # The interval is of one run: with bursts, the next one may have none.
-    off = history.spread(best) * (0.8 if history.is_burst else 1.0)
+    off = history.spread(best) * (0.6 if history.is_burst else 0.75)
     if saved < _LEAST_OF_SPREAD * off:
         return None  # As likely by chance.
     now_text, best_text = (duration_text(round(s * 1e9)) for s in (of.interval, best))
@@ -272,7 +272,8 @@ def _of_history(
         action=f"Set the checkpoint interval to {best_text} of training",
         risks=["more is lost at a failure"] if best > of.interval else [],
         savings_low=saved - off,
-        savings_high=saved + off,
+        # Without a failure, a longer interval yet may be as good.
+        savings_high=saved + off if failures else history.waste,
         grade="estimated",
         evidence=[
             f"a save takes {duration_text(round(of.save * 1e9))}",
@@ -326,7 +327,7 @@ REMEDIES: Mapping[str, Remedy] = {
     ph.ACCELERATOR_INIT: Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
     ph.TRAINING_PREP: Remedy(0.2, 0.7, 1.0, "prepare data and compile before renting"),
     ph.PROGRAM_STARTUP: Remedy(
-        0.67, 0.8, 0.93, "keep what the first step compiles in a cache between starts"
+        0.68, 0.8, 0.91, "keep what the first step compiles in a cache between starts"
     ),
     ph.WASTED_PROGRESS: Remedy(0.2, 0.5, 0.9, "save checkpoints more often, and on a signal"),
     ph.RECOVERY: Remedy(0.75, 0.82, 0.95, "restart automatically, and give back what is down"),
@@ -377,7 +378,7 @@ def recommend_badput(
     saved, remedy = recoverable[worst], remedies[worst]
     # The standard deviation of a Poisson count is its root. Not all of its 1.28 for 80 %, because
     # the interval of the remedy is beside it.
-    spread = 0.6 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
+    spread = 1.0 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
     found = OptimizationRecommendation(
         category="badput",
         title=f"Win back {worst}: {costs[worst] / total:.1%} of the cost",
