@@ -66,7 +66,7 @@ def turn_of(values: Sequence[float]) -> Stretch | None:
     peak = _vertex(y, peak, width)
     # Values about the peak differ from it by less than noise.
     near = np.flatnonzero(smooth >= smooth.max() - max(error, _EQUAL * gain))
-    around = max(width / 18, (near[-1] - near[0]) / 25)
+    around = max(width / 24, (near[-1] - near[0]) / 34)
     as_good = _first_as_good(smooth, peak, max(_EQUAL * gain, 0.1 * noise))
     first = min(peak, as_good) + 1
     tolerance = max(0.005 * gain, noise)
@@ -113,7 +113,7 @@ def level_from(
         first=offset + first,
         end=offset + count,
         # How long the last bit of an exponential takes, where noise hides it.
-        spread=0.25 + 0.025 * first,
+        spread=0.2 + 0.02 * first,
         # What may have been gained unseen since.
         tolerance=max(0.005 * gain, noise, better + 3 * error),
     )
