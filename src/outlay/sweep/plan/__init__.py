@@ -1,3 +1,3 @@
 """A plan: the runs of a grid, with ids, prices and commands. Pure."""
 
-__all__ = ["launch", "likely_costs", "plan", "planning"]
+__all__ = ["launch", "plan", "planning"]
