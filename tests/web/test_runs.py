@@ -10,7 +10,6 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from outlay.report.drawing.run_charts import price_history
 
 import outlay
 from hostile import good_run
@@ -20,6 +19,7 @@ from outlay.ledger import Price, PriceChanged
 from outlay.prices.offer import Tier
 from outlay.prices.recording import Series
 from outlay.prices.series import PricePoint
+from outlay.report.drawing.run_charts import price_history
 from outlay.runs.collect import collect
 from outlay.runs.figures import BY_NAME
 from outlay.store import open_store

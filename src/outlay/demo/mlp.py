@@ -122,6 +122,7 @@ class Training:
     def train(self, *, steps: int, kill_at: int | None) -> None:
         """Train up to ``steps`` steps in total, or until the budget ends."""
         run, data = self._run, batches(self._points, self._labels, seed=self._run.resume_step)
+        run.metric("parameters", sum(each.size for each in self._model.parameters()))
         for batch in run.steps(data, samples=len_first):
             loss = self._model.step(*batch)
             if run.step_number == kill_at:

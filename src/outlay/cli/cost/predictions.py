@@ -11,12 +11,9 @@ import typer
 from outlay.cli.cost.tables import amount, interval, open_books
 from outlay.cli.output import AsJson, console, print_findings, print_json
 from outlay.errors import InvalidValue
-from outlay.units.shown import counted
 
 if TYPE_CHECKING:
     from outlay.cost.prediction import CostPrediction, PredictionTest
-
-_NAMED = 5
 
 
 def show_prediction(
@@ -61,7 +58,7 @@ def show_prediction(
     if found is None:
         wanted = f"{LEAST_RUNS} finished runs with a cost that recorded tokens, samples or steps"
         raise InvalidValue("--like", str(like), wanted)
-    tested, currency = backtest_prediction(past), rows[-1].paid.currency
+    tested, currency = backtest_prediction(asked, past), rows[-1].paid.currency
     if as_json:
         document = asdict(found) | {"currency": currency, "configuration": asked, "test": tested}
         print_json(document | {"findings": books.findings})
@@ -75,12 +72,11 @@ def prediction_lines(
     found: CostPrediction, tested: PredictionTest | None, currency: str
 ) -> list[str]:
     """Return a prediction as lines of text."""
+    from outlay.cost.prediction import rests_on
+
     shown = interval(found.low, found.high, currency)
     lines = [f"cost {amount(found.cost, currency)}{shown}, {found.confidence:.0%} interval"]
-    named = ", ".join(found.runs[-_NAMED:])
-    more = f" and {len(found.runs) - _NAMED:,} more" if len(found.runs) > _NAMED else ""
-    by = ", ".join(name.replace("_", " ") for name in found.features)
-    lines.append(f"from {counted(len(found.runs), 'run')} ({named}{more}), by {by}")
+    lines.append(rests_on(found))
     lines += [f"extrapolates {each}" for each in found.beyond]
     if tested is not None:
         lines.append(
