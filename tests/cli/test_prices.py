@@ -278,6 +278,15 @@ def test_the_survey_offline_plans_with_the_placeholder_and_says_so(tmp_path: Pat
     assert "0.70 USD per hour" in (tmp_path / "vendor-survey.md").read_text()
 
 
+def test_the_survey_compares_machines_whose_price_was_set_by_hand(tmp_path: Path) -> None:
+    for gpu, count in (("A100-80GB", "2"), ("H100", "8")):
+        outlay("prices", "set", gpu, "1.10 USD/h", "--provider", "lab", "--count", count)
+    said = outlay_json("survey", "--offline", "--gpus", "2", "-o", str(tmp_path))
+    pick = said["pick"]
+    assert (pick["provider"], pick["gpu"], said["placeholder"]) == ("lab", "A100-80GB", None)
+    assert "| set by hand | 2x A100-80GB" in (tmp_path / "vendor-survey.md").read_text()
+
+
 def test_the_survey_without_any_vendor_in_reach_plans_with_the_placeholder(
     vendors: dict[str, FakeVendor],
 ) -> None:
