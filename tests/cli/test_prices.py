@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fake_vendor import Answer, FakeVendor, as_json, serving
 from outlay.cli.app import app, main
+from outlay.clock import SYSTEM, utc_text
 from outlay.errors import InvalidValue, OutlayError
 from outlay.prices.price_book import NothingLoaded
 from vendor_shapes import (
@@ -249,7 +250,9 @@ def test_the_survey_is_written_with_its_pick(tmp_path: Path) -> None:
     assert said["rule"] == "cheapest spot with NVLink"
     assert said["pick"]["gpu"] == "RTX3090"
     text = (tmp_path / "out" / "vendor-survey.md").read_text()
-    assert said["justification"] in text
+    assert f"Snapshot of {utc_text(said['taken_ns'])}" in text
+    assert abs(SYSTEM.wall_ns() - said["taken_ns"]) < 3600 * 10**9
+    assert said["justification"] in text.strip().split("\n\n")  # A paragraph of its own.
 
 
 @pytest.mark.usefixtures("vendors")

@@ -452,7 +452,7 @@ def test_the_documented_module_is_refused_without_its_flag(sweep: Sweep) -> None
 def test_the_documented_module_takes_a_manifest_an_output_and_a_variable(
     sweep: Sweep, tmp_path: Path
 ) -> None:
-    sweep.add("001_a", status="error")
+    write_artefacts(sweep.add("001_a", metadata={}))
     manifest, output = sweep.root / "sweep_manifest.json", tmp_path / "elsewhere"
     words = ["-m", "outlay.sweep.aggregate", "--manifest", str(manifest), "--output", str(output)]
     environ = os.environ | {"MFCL_SWEEP_AGGREGATOR": "1"}
@@ -460,7 +460,10 @@ def test_the_documented_module_takes_a_manifest_an_output_and_a_variable(
         [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert (output / "summary.md").exists()
+    assert "| 001_a | completed |" in (output / "summary.md").read_text()
+    (summary,) = output.glob("summary_*.csv")
+    (row,) = csv.DictReader(summary.read_text().splitlines())
+    assert (row["run_id"], row["step_time_ms"], row["steps"]) == ("001_a", "2000.0", "2")
     assert not (sweep.root / "reports").exists()
 
 
