@@ -15,6 +15,7 @@ import pytest
 
 from command_line import outlay
 from ledgers import Segment, dollars
+from outlay import __version__
 from outlay.account.columns import Work
 from outlay.budget.limits import KEYS
 from outlay.cli.sweep.live import status_line
@@ -447,6 +448,20 @@ def test_the_documented_module_is_refused_without_its_flag(sweep: Sweep) -> None
     sweep.add("001_a", status="error")
     command = [sys.executable, "-m", "outlay.sweep.aggregate", "--root", str(sweep.root)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 3
+
+
+@pytest.mark.parametrize(
+    "module", ["outlay.sweep", "outlay.sweep.aggregate", "outlay.compat.cost_module"]
+)
+@pytest.mark.parametrize(
+    ("flag", "said"), [("-h", "python -m {} "), ("-V", f"outlay {__version__}")]
+)
+def test_documented_modules_have_a_help_and_a_version(module: str, flag: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, flag], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said.format(module) in done.stdout
 
 
 def test_the_documented_module_takes_a_manifest_an_output_and_a_variable(
