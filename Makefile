@@ -60,9 +60,11 @@ docs: .venv/.dev-installed
 	$(BIN)/python tools/write-api-reference
 	$(BIN)/python tools/write-figures-reference
 
-# Searchable pages in site/ that open offline.
+# Searchable pages in site/ that open offline. Zensical builds them, too: `zensical build -f .venv/site/mkdocs.yml`.
 site: .venv/.docs-installed docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	mkdir -p .venv/site
+	$(BIN)/python tools/site_pages.py .venv/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet -f .venv/site/mkdocs.yml -d $(CURDIR)/site
 
 # A wheel and a source distribution; the demo runs from that wheel in an empty environment.
 dist: .venv/.dev-installed

@@ -37,6 +37,7 @@ sys.dont_write_bytecode = False
 # Modules of tests that copy the environment when they are imported get no home of the caller's.
 _imported_home = tempfile.TemporaryDirectory(prefix="outlay-home-", ignore_cleanup_errors=True)
 os.environ["OUTLAY_HOME"] = _imported_home.name
+os.environ["XDG_CONFIG_HOME"] = f"{_imported_home.name}/config"  # Nor the caller's settings.
 
 # Threads of a linear algebra library that wait for each other take the processors from the tests.
 for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):

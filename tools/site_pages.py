@@ -1,13 +1,17 @@
-"""Brings the pages beside ``docs/`` into the site, and unlinks what lies outside of it."""
+"""Write what the site is built from: ``docs/``, the pages beside it, and ``mkdocs.yml``.
+
+What lies outside of the site is no longer linked. No hooks: MkDocs and Zensical build the same.
+
+Usage: tools/site_pages.py DIRECTORY
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import shutil
+import sys
 from pathlib import Path
-from typing import Any
-
-from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 BROUGHT = {"README.md": "index.md", "CHANGELOG.md": "changes.md", "SECURITY.md": "security.md"}
@@ -16,33 +20,37 @@ _PICTURE = re.compile(r'\b(src|srcset)="docs/')
 _LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^)\s#]+)(#[^)]*)?\)")
 
 
-def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages that stand beside ``docs/``."""
-    for name, page in BROUGHT.items():
+def write_pages(directory: Path) -> None:
+    """Write ``docs`` and ``mkdocs.yml`` into a directory, in the place of what was there."""
+    docs = directory / "docs"
+    shutil.rmtree(docs, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", docs)
+    shutil.copy(ROOT / "mkdocs.yml", directory)
+    for page in docs.rglob("*.md"):
+        folder = posixpath.dirname(f"docs/{page.relative_to(docs).as_posix()}")
+        page.write_text(_relinked(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
+    for name, brought in BROUGHT.items():
         text = _PICTURE.sub(r'\1="', (ROOT / name).read_text(encoding="utf-8"))
-        files.append(File.generated(config, page, content=_relinked(text, "", files)))
-    return files
+        (docs / brought).write_text(_relinked(text, ""), encoding="utf-8")
 
 
-def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
+def _relinked(markdown: str, folder: str) -> str:
     """Turn links that leave ``docs/`` into text, or into links to what was brought in."""
-    del config
-    if page.file.src_uri in BROUGHT.values():
-        return markdown
-    return _relinked(markdown, posixpath.dirname(f"docs/{page.file.src_uri}"), files)
 
-
-def _relinked(markdown: str, folder: str, files: Files) -> str:
     def relink(found: re.Match[str]) -> str:
         picture, text, target, anchor = found[1], found[2], found[3], found[4] or ""
         if "://" in target:
             return found[0]
         path = posixpath.normpath(posixpath.join(folder, target))
         inside = BROUGHT.get(path) or path.removeprefix("docs/")
-        built = path.startswith("docs/") and files.get_file_from_path(inside) is not None
+        built = path.startswith("docs/") and (ROOT / path).is_file()
         if path not in BROUGHT and not built:
             return text
         home = posixpath.relpath(inside, folder.removeprefix("docs").strip("/") or ".")
         return f"{picture}[{text}]({home}{anchor})"
 
     return _LINK.sub(relink, markdown)
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))

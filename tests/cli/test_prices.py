@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fake_vendor import Answer, FakeVendor, as_json, serving
 from outlay.cli.app import app, main
+from outlay.clock import SYSTEM, utc_text
 from outlay.errors import InvalidValue, OutlayError
 from outlay.prices.price_book import NothingLoaded
 from vendor_shapes import (
@@ -249,7 +250,9 @@ def test_the_survey_is_written_with_its_pick(tmp_path: Path) -> None:
     assert said["rule"] == "cheapest spot with NVLink"
     assert said["pick"]["gpu"] == "RTX3090"
     text = (tmp_path / "out" / "vendor-survey.md").read_text()
-    assert said["justification"] in text
+    assert f"Snapshot of {utc_text(said['taken_ns'])}" in text
+    assert abs(SYSTEM.wall_ns() - said["taken_ns"]) < 3600 * 10**9
+    assert said["justification"] in text.strip().split("\n\n")  # A paragraph of its own.
 
 
 @pytest.mark.usefixtures("vendors")
@@ -276,6 +279,15 @@ def test_the_survey_offline_plans_with_the_placeholder_and_says_so(tmp_path: Pat
     said = outlay("survey", "--offline", "-o", str(tmp_path))
     assert "Assumption, not a price" in said
     assert "0.70 USD per hour" in (tmp_path / "vendor-survey.md").read_text()
+
+
+def test_the_survey_compares_machines_whose_price_was_set_by_hand(tmp_path: Path) -> None:
+    for gpu, count in (("A100-80GB", "2"), ("H100", "8")):
+        outlay("prices", "set", gpu, "1.10 USD/h", "--provider", "lab", "--count", count)
+    said = outlay_json("survey", "--offline", "--gpus", "2", "-o", str(tmp_path))
+    pick = said["pick"]
+    assert (pick["provider"], pick["gpu"], said["placeholder"]) == ("lab", "A100-80GB", None)
+    assert "| set by hand | 2x A100-80GB" in (tmp_path / "vendor-survey.md").read_text()
 
 
 def test_the_survey_without_any_vendor_in_reach_plans_with_the_placeholder(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,27 @@ def test_the_summary_has_models_prices_and_budgets() -> None:
     assert "90 %" in shown
 
 
+def test_the_files_of_the_cost_module_have_what_its_classes_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    kept = tmp_path / ".context" / "training"
+    kept.mkdir(parents=True)
+    report = CostAnalyzer().analyze_training_run(METRICS)
+    advice = CostOptimizer().recommend_early_stopping(
+        [0.50, 0.35, 0.25, 0.20, 0.18, 0.1801, 0.1799, 0.1798], 1.5, 8.0, patience=3
+    )
+    assert advice is not None
+    row = json.loads((kept / "cost_history.json").read_text())["my_run_001"]
+    documented = {name: value for name, value in report.to_dict().items() if name in row}
+    assert row == documented | {"metrics": row["metrics"]}
+    assert (row["total_cost"], row["cost_per_epoch"], row["gpu_hours"]) == (36.75, 12.25, 24.5)
+    assert row["metrics"]["learning_rate"] == 2e-5
+    (written,) = json.loads((kept / "recommendations.json").read_text())
+    assert (written["category"], written["title"]) == ("early_stopping", advice.title)
+    assert advice.title in command("cost-report", "--recommendations", columns=200).out
+
+
 def test_a_budget_that_is_set_is_the_one_that_is_shown() -> None:
     CostAnalyzer().analyze_training_run(METRICS)
     assert command("cost-report", "--set-budget", "bert-base", "1000.0").code == 0
@@ -227,6 +249,18 @@ def planned_commands(tmp_path: Path, entries: list[dict[str, Any]]) -> list[list
     return [run["command"] for run in shown.json["runs"]]
 
 
+def test_values_and_lists_of_parameters_expand_to_their_product(tmp_path: Path) -> None:
+    grid = tmp_path / "grid.yaml"
+    params = {"model": "resnet18", "batch_size": [1, 2], "tau": [0.1, 0.2]}
+    grid.write_text(json.dumps({"output_dir": "out", "grid": [{"params": params}]}))
+    planned = command("sweep", "plan", grid, "--json").json["runs"]
+    stated = [run["params"] for run in planned]
+    assert [(one["batch_size"], one["tau"]) for one in stated] == [
+        (1, 0.1), (1, 0.2), (2, 0.1), (2, 0.2),
+    ]  # fmt: skip
+    assert {one["model"] for one in stated} == {"resnet18"}
+
+
 def test_a_parameter_becomes_its_documented_override(tmp_path: Path) -> None:
     documented = [
         ("model", "resnet18", "model=resnet18"),
@@ -278,6 +312,45 @@ BY_HAND = (
     '{"ts": "2026-01-02T00:00:00Z", "op_label": "a", "estimated": 2.0, "currency": "USD"}\n'
     '{"ts": "2026-01-02T01:00:00Z", "op_label": "a", "actual": 1.5, "currency": "USD"}\n'
 )
+
+
+LAB = """
+    import sys
+    from outlay import BudgetGuard
+    guard = BudgetGuard(ceiling_usd=5.00, log_path=sys.argv[1])
+    guard.authorize("lab02-tp-spinup", 3.00)
+    print(guard.remaining)
+"""
+
+
+@pytest.mark.parametrize("variable", ["LYNX_CLOUD_BUDGET_USD", "OUTLAY_CEILING_USD"])
+@pytest.mark.parametrize(("value", "said"), [(None, "2.0"), ("8.00", "5.0"), ("2.50", "")])
+def test_a_variable_overrides_the_ceiling_of_a_lab_that_is_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str | None, said: str
+) -> None:
+    if value is not None:
+        monkeypatch.setenv(variable, value)
+    done = python(textwrap.dedent(LAB), tmp_path / "spend.jsonl")
+    assert done.out.strip() == said
+    assert ("BudgetGuardExceeded" in done.err) == (not said)
+
+
+def test_a_checkpoint_of_the_training_gives_a_new_run_what_is_left(tmp_path: Path) -> None:
+    import torch
+
+    with outlay.run("m", dir=tmp_path / "first", budget=outlay.iso_tokens(100)) as run:
+        for step in run.steps(range(10), tokens=20):
+            if step == 2:
+                break
+        assert run.budget is not None
+        torch.save({"model": {}, "budget": run.budget.snapshot()}, tmp_path / "ckpt_ep0003.pt")
+    found = torch.load(tmp_path / "ckpt_ep0003.pt", weights_only=True)["budget"]
+    assert (found["mode"], found["limits"]) == ("iso_tokens", {"max_tokens": 100})
+    assert found["totals"]["tokens"] == 40
+    with outlay.run("m", dir=tmp_path / "second", budget=outlay.iso_tokens(100)) as run:
+        assert run.budget is not None
+        run.budget.load(found)
+        assert len(list(run.steps(range(10), tokens=20))) == 3
 
 
 def test_every_process_counts_a_log_that_was_written_by_hand(tmp_path: Path) -> None:

@@ -29,8 +29,10 @@ pytestmark = pytest.mark.xdist_group("site")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("material") is None:
         missing("mkdocs-material is not installed: the extra `docs` has it")
-    directory = tmp_path_factory.mktemp("site")
+    pages, directory = tmp_path_factory.mktemp("pages"), tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, ROOT / "tools" / "site_pages.py", pages], check=True)
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(directory)]
+    build += ["-f", str(pages / "mkdocs.yml")]
     environ = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(build, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

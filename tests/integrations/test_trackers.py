@@ -22,13 +22,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 import outlay
 import scripts
 from command_line import in_process
-from outlay.clock import ManualClock
+from outlay.clock import SYSTEM, ManualClock
 from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import MlflowRun, OtlpEndpoint
 from outlay.integrations import trackers
 from outlay.integrations.wandb import attach as attach_wandb
 from outlay.integrations.wandb_files import TrackedRun, read_offline_run
+from outlay.runs.collect import collect
 from outlay.runs.reading import RunReader
+from outlay.store import open_store
 from process_trees import reaping
 from waiting import PATIENCE_S, until
 
@@ -138,16 +140,24 @@ def test_metrics_have_their_own_axis_and_loss_has_dollars(offline: Offline) -> N
     assert axes["loss"] == "outlay/cost_usd"
 
 
-def test_what_w_and_b_wrote_is_imported_as_runs(offline: Offline) -> None:
-    done = in_process(
-        "import", "wandb", offline.run_dir.parent, "--price", "2 USD/h", "--json"
-    ).json
-    assert (len(done["imported"]), done["failed"]) == (2, [])
-    whole, killed = sorted(map(outlay.read_run, done["imported"]), key=lambda run: run.status)
-    assert (whole.status, whole.figures.steps) == ("completed", 80)
-    assert killed.cost.end != "recorded"
-    assert [point.value for point in whole.metrics["loss"]] == [1 / (n + 1) for n in range(60, 80)]
-    assert whole.cost.cost is not None
+def test_the_w_and_b_runs_of_one_run_are_imported_as_its_attempts(offline: Offline) -> None:
+    words = ["import", "wandb", offline.run_dir.parent, "--price", "2 USD/h", "--json"]
+    done = in_process(*words).json
+    assert (len(done["imported"]), len(set(done["imported"])), done["failed"]) == (2, 1, [])
+    run = outlay.read_run(done["imported"][0])
+    assert run.figures.run_id == outlay.read_run(offline.run_dir).figures.run_id
+    assert (run.status, run.figures.attempts, run.figures.steps) == ("completed", 2, 80)
+    points = {point.step: point.value for point in run.metrics["loss"]}
+    assert [points[n] for n in range(60, 80)] == [1 / (n + 1) for n in range(60, 80)]
+    assert run.cost.cost is not None
+
+
+@pytest.mark.usefixtures("private_home")
+def test_a_run_that_outlay_recorded_itself_is_not_imported_from_w_and_b(offline: Offline) -> None:
+    collect(open_store(), [offline.run_dir], SYSTEM.wall_ns())
+    done = in_process("import", "wandb", offline.run_dir.parent, "--json").json
+    assert (done["imported"], done["recorded"]) == ([], 2)
+    assert [run.dir for run in outlay.list_runs()] == [str(offline.run_dir)]
 
 
 def test_no_run_is_made_unless_asked(

@@ -54,6 +54,26 @@ def test_the_store_is_in_the_home_by_default(private_home: Path) -> None:
     assert (private_home / "outlay.db").is_file()
 
 
+def test_settings_are_the_first_file_of_home_and_the_users_configuration(
+    private_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outlay.toml").write_text('store = "sqlite:////checkout.db"')
+    in_config = tmp_path / "config" / "outlay" / "outlay.toml"
+    in_config.parent.mkdir(parents=True)
+    in_config.write_text('store = "sqlite:////users.db"')
+    assert store_url().database == "/users.db"
+    (private_home / "outlay.toml").write_text('store = "sqlite:////homes.db"')
+    assert store_url().database == "/homes.db"
+    named = tmp_path / "named.toml"
+    named.write_text('store = "sqlite:////named.db"')
+    monkeypatch.setenv("OUTLAY_CONFIG", str(named))
+    assert store_url().database == "/named.db"
+    named.write_text("alerts = 7")
+    assert str(named) in in_process("watch", "--check").err
+
+
 def test_a_data_dir_puts_the_store_elsewhere(tmp_path: Path, private_home: Path) -> None:
     open_store(tmp_path / "made" / "on demand")
     assert (tmp_path / "made" / "on demand" / "outlay.db").is_file()

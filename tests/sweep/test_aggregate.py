@@ -15,6 +15,7 @@ import pytest
 
 from command_line import outlay
 from ledgers import Segment, dollars
+from outlay import __version__
 from outlay.account.columns import Work
 from outlay.budget.limits import KEYS
 from outlay.cli.sweep.live import status_line
@@ -213,6 +214,85 @@ def test_energy_falls_back_to_the_budget_and_fidelity_is_a_mean(sweep: Sweep) ->
     assert (row["energy_Wh"], row["fidelity_mean"]) == (1.5, 0.75)
 
 
+def test_mode_and_limits_are_those_of_budget_json_where_the_grid_states_none(sweep: Sweep) -> None:
+    stated = {"mode": "iso_time", "limits": {"max_minutes": 2.5}}
+    write_artefacts(sweep.add("001_a", metadata={}), **stated)
+    own = {"mode": "iso_tokens", "limits": {"max_tokens": 9}}
+    named = {"budget_mode": "iso_tokens"}
+    write_artefacts(sweep.add("002_b", metadata=named, budget=own), **stated)
+    first, second = sweep.summary().rows
+    assert (first["budget_mode"], first["limit_max_minutes"]) == ("iso_time", 2.5)
+    assert (second["budget_mode"], second["limit_max_tokens"]) == ("iso_tokens", 9)
+    assert "limit_max_minutes" not in second
+
+
+# -- a finished sweep of the tool whose module this one replaces ------------------------------
+
+
+def other_sweep(root: Path, **first: Any) -> list[str]:
+    """Write a manifest as that tool does, without a journal: three runs, of which one completed."""
+    names = ["001_a", "002_b", "003_c"]
+    ends = [("completed", 0), ("error", 3), ("cancelled", -1)]
+    runs = [
+        {
+            "id": name, "run_dir": str(root / name), "launcher_log": str(root / name / "sweep.log"),
+            "world_size": 1, "overrides": ["model=resnet18"], "params": {"model": "resnet18"},
+            "metadata": {"budget_mode": "iso_time", "budget_limit_key": "max_minutes",
+                         "budget_limit_value": 1.0, "target_metric": "acc", "target_value": 0.7},
+            "env": {"MFCL_AMP_DTYPE": "bf16"}, "nnodes": None, "node_rank": None, "rendezvous": {},
+            "status": status, "returncode": code, "command": ["torchrun", "train.py"],
+            "started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:01:30Z",
+        }
+        for name, (status, code) in zip(names, ends, strict=True)
+    ]  # fmt: skip
+    runs[0] |= first
+    for name in names:
+        (root / name).mkdir(parents=True)
+    write_artefacts(root / names[0], mode="iso_time", limits={"max_minutes": 1.0})
+    write_csv(root / names[0] / "eval.csv", {"step": 1, "acc": 0.8, "time_minutes": 0.5})
+    document = {
+        "name": "spec9", "created_at": "2026-01-01T00:00:00Z", "grid_path": "/elsewhere/grid.yaml",
+        "output_dir": str(root), "runs": runs,
+    }  # fmt: skip
+    (root / "sweep_manifest.json").write_text(json.dumps(document, indent=2, sort_keys=True))
+    return names
+
+
+def test_a_finished_sweep_of_the_other_tool_keeps_its_statuses_and_may_have_moved(
+    tmp_path: Path,
+) -> None:
+    other_sweep(tmp_path / "there")
+    here = (tmp_path / "there").rename(tmp_path / "here")
+    command = [sys.executable, "-m", "outlay.sweep.aggregate", "--enable-aggregator"]
+    subprocess.run([*command, "--root", str(here)], check=True, capture_output=True, timeout=120)
+    (summary,) = (here / "reports").glob("summary_*.csv")
+    rows = list(csv.DictReader(summary.read_text().splitlines()))
+    assert [row["status"] for row in rows] == ["completed", "error", "error"]
+    assert [row["errors"].partition(":")[0] for row in rows] == ["", "error", "cancelled"]
+    first = rows[0]
+    assert (first["budget_mode"], first["limit_max_minutes"]) == ("iso_time", "1.0")
+    assert (first["accuracy_value"], first["time_to_target_min"]) == ("0.8", "0.5")
+    status = outlay("sweep", "status", str(here), "--json").json
+    assert status["counts"] == {"completed": 1, "error": 1, "cancelled": 1}
+
+
+def test_a_completed_run_of_the_other_tool_without_its_csv_fails_the_summary(
+    tmp_path: Path,
+) -> None:
+    (name, *_) = other_sweep(tmp_path)
+    (tmp_path / name / "comms.csv").unlink()
+    done = outlay("sweep", "report", str(tmp_path))
+    assert done.code == 1
+    assert f"{name}: comms.csv is missing" in done.err
+    assert not (tmp_path / "reports").exists()
+
+
+def test_paths_relative_to_where_the_other_tool_was_started_are_found(tmp_path: Path) -> None:
+    other_sweep(tmp_path, run_dir="runs/spec9/001_a", launcher_log="runs/spec9/001_a/sweep.log")
+    first = read_manifest(tmp_path).runs["001_a"]
+    assert (first.run_dir, first.document["launcher_log"]) == ("001_a", "001_a/sweep.log")
+
+
 @pytest.mark.parametrize(
     ("seen", "minutes"),
     [
@@ -396,10 +476,24 @@ def test_the_documented_module_is_refused_without_its_flag(sweep: Sweep) -> None
     assert subprocess.run(command, capture_output=True, check=False).returncode == 3
 
 
+@pytest.mark.parametrize(
+    "module", ["outlay.sweep", "outlay.sweep.aggregate", "outlay.compat.cost_module"]
+)
+@pytest.mark.parametrize(
+    ("flag", "said"), [("-h", "python -m {} "), ("-V", f"outlay {__version__}")]
+)
+def test_documented_modules_have_a_help_and_a_version(module: str, flag: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, flag], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said.format(module) in done.stdout
+
+
 def test_the_documented_module_takes_a_manifest_an_output_and_a_variable(
     sweep: Sweep, tmp_path: Path
 ) -> None:
-    sweep.add("001_a", status="error")
+    write_artefacts(sweep.add("001_a", metadata={}))
     manifest, output = sweep.root / "sweep_manifest.json", tmp_path / "elsewhere"
     words = ["-m", "outlay.sweep.aggregate", "--manifest", str(manifest), "--output", str(output)]
     environ = os.environ | {"MFCL_SWEEP_AGGREGATOR": "1"}
@@ -407,7 +501,10 @@ def test_the_documented_module_takes_a_manifest_an_output_and_a_variable(
         [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert (output / "summary.md").exists()
+    assert "| 001_a | completed |" in (output / "summary.md").read_text()
+    (summary,) = output.glob("summary_*.csv")
+    (row,) = csv.DictReader(summary.read_text().splitlines())
+    assert (row["run_id"], row["step_time_ms"], row["steps"]) == ("001_a", "2000.0", "2")
     assert not (sweep.root / "reports").exists()
 
 

@@ -101,6 +101,22 @@ def test_interpolations_and_numbers_read_as_hydra_reads_them() -> None:
     assert plan.runs[0].params["tag"] == "abc"
 
 
+def test_a_root_key_may_only_serve_interpolations_and_others_are_unknown() -> None:
+    plan = plan_of("""
+        rates: {low: 0.1}
+        who: {rank: [3]}
+        grid: [{params: {lr: '${rates.low}', rank: '${who.rank[0]}'}}]
+    """)
+    assert plan.runs[0].params == {"lr": 0.1, "rank": 3}
+    with pytest.raises(InvalidGrid, match="unknown key 'rates'"):
+        plan_of("rates: {low: 0.1}\ngrid: [{params: {lr: '${oc.env:HOME}'}}]")
+
+
+def test_names_of_sweeps_and_entries_may_be_numbers() -> None:
+    plan = plan_of("name: 2026\ngrid: [{name: 7, params: {x: 1}}]")
+    assert (plan.grid.name, plan.runs[0].id) == ("2026", "001_7")
+
+
 def test_json_indented_with_tabs_is_a_grid_too() -> None:
     assert len(plan_of(json.dumps({"grid": [{"params": {"a": [1, 2]}}]}, indent="\t")).runs) == 2
 

@@ -103,12 +103,12 @@ def test_the_manifest_has_the_documented_keys_and_paths_below_the_sweep(tmp_path
         "started_at", "finished_at",
     }  # fmt: skip
     assert documented <= set(first)
-    assert first["run_dir"] == "001_group00_00"
     run_dir = str(tmp_path / "sweep" / "001_group00_00")
+    assert (document["output_dir"], first["run_dir"]) == (str(tmp_path / "sweep"), run_dir)
     assert first["env"]["MFCL_SWEEP_RUN_DIR"] == run_dir
     assert first["command"] == ["sh", "-c", "echo hello"]
     assert first["cost"] > 0
-    assert (tmp_path / "sweep" / first["launcher_log"]).read_text() == "hello\n"
+    assert Path(first["launcher_log"]).read_text() == "hello\n"
 
 
 def test_the_manifest_lists_every_override_of_the_command(tmp_path: Path) -> None:

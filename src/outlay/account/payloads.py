@@ -359,6 +359,7 @@ def _ns(seconds: Floats) -> Ints:
 
 _LATE = "comes after a later one and is not counted"
 _NOT_BEGUN = "ended and had not begun"
+_START_UP = (names.ACCELERATOR_INIT, names.TRAINING_PREP)
 _OVERLAPPED = 0  # In place of a span's number: its records are written when it ends.
 _END = 2**62
 
@@ -391,6 +392,7 @@ class _JobAttempt:
         self.ended_ns: int | None = None
         self._number, self._t_ns = Column(), Column()  # Of every step start.
         self._begun: dict[str, tuple[int, int]] = {}
+        self._within: set[str] = set()
         self._spans = self._loads = 0
         self._last_load_ns = -1
         self._records: list[Record] = [header]
@@ -456,7 +458,8 @@ class _JobAttempt:
     def begin_span(self, t_ns: int, span: str) -> str | None:
         """Begin a span; return a complaint, if any.
 
-        The first data loading of an attempt blocks training; later ones overlap the steps.
+        The first data loading of an attempt blocks training; later ones overlap the steps. What is
+        initialised while an elastic job starts anew is part of that.
         """
         if span == DATA_LOADING:
             if t_ns <= self._last_load_ns or t_ns < self.start_ns:
@@ -467,6 +470,9 @@ class _JobAttempt:
         if span == DATA_LOADING and self._loads:
             self._begun[span] = (t_ns, _OVERLAPPED)
             return None
+        if span in _START_UP and names.ELASTIC_REINITIALIZATION in self._begun:
+            self._within.add(span)
+            return None
         complaint = None
         if span in self._begun:
             complaint = f"{span} began again before it ended; the first is taken to end there"
@@ -476,6 +482,10 @@ class _JobAttempt:
 
     def end_span(self, t_ns: int, span: str, place: int, steps: StepStarts) -> str | None:
         """End a span at index ``place``, among ``steps`` not added yet; return a complaint."""
+        if span in self._within:
+            self._within.remove(span)
+            self.last_sign_ns = max(self.last_sign_ns, t_ns)
+            return None
         if span not in self._begun:
             delivered_ns = self.seen_ns(place, steps) if self._loads else self.start_ns
             twice = span == DATA_LOADING and t_ns <= delivered_ns
@@ -496,6 +506,10 @@ class _JobAttempt:
         if number == _OVERLAPPED:
             number = self._record_begin(begin_ns, span, overlapped=True)
         self.add(SpanEnded(t_ns=t_ns, begun=number))
+        if span == names.ELASTIC_REINITIALIZATION:  # What it contained goes on without it.
+            for inner in sorted(self._within):
+                self._begun[inner] = (t_ns, self._record_begin(t_ns, inner))
+            self._within.clear()
 
     def _record_begin(self, t_ns: int, span: str, *, overlapped: bool = False) -> int:
         self._spans += 1

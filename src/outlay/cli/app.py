@@ -284,6 +284,13 @@ def main() -> None:
         sys.exit(PIPE_CLOSED)
 
 
+def main_of(*command: str) -> None:
+    """Run one command, as ``python -m`` of a package does; ``-V`` is outlay's version."""
+    if sys.argv[1:] not in (["-V"], ["--version"]):
+        sys.argv[1:1] = command
+    main()
+
+
 def _run() -> None:
     """Run a command; errors that the user can fix become one line and an exit code."""
     try:

@@ -350,6 +350,9 @@ def import_wandb(
             f"Imported {counted(len(done.imported), 'run')}, {done.unchanged} unchanged, "
             f"{len(done.failed)} failed."
         )
+        if done.recorded:
+            recorded = counted(done.recorded, "W&B run")
+            print_sentence(f"Not imported, since outlay has its own log of them: {recorded}")
         for what, count in done.missing.items():
             print_sentence(f"Not in W&B for {counted(count, 'run')}: {what}")
         print_findings([*done.failed, *done.findings])

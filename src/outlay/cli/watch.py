@@ -79,7 +79,8 @@ def show_watch(
     dead watchers, registers the runs of this host, asks what outlay.toml names (vendors' lists,
     Slurm), and evaluates the alert rules there. Only overdue rentals are ended. --check ends and
     sends nothing; it exits 3 if a rental is overdue, unwatched or unknown, if another machine has
-    its name, or if an alert of severity error is active.
+    its name, or if an alert of severity error is active. The first outlay.toml is read that exists:
+    $OUTLAY_CONFIG, in the outlay home, in ~/.config/outlay, in /etc/outlay.
 
     Example: outlay watch --install
     """
@@ -96,6 +97,8 @@ def show_watch(
     if install:
         _show_install(as_json=as_json)
         return
+    if not once and (settings := settings_path()).exists():
+        say(f"settings: {settings}")
     alerts = AlertWatch(say, logs=logs)
     while True:
         for settlement in deliver_all(BudgetGuard.of_log).delivered:
@@ -285,7 +288,7 @@ def _variables_hint() -> str:
 
 def _variables() -> dict[str, str]:
     """Return the service's environment; it contains no secrets."""
-    config = os.environ.get("OUTLAY_CONFIG")
+    config = any(os.environ.get(name) for name in ("OUTLAY_CONFIG", "XDG_CONFIG_HOME"))
     return {
         "OUTLAY_HOME": str(outlay_home().absolute()),
         "PATH": os.environ.get("PATH", os.defpath),

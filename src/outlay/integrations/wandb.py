@@ -14,6 +14,7 @@ from typing import Any
 from outlay.errors import MissingExtra
 from outlay.export.tracker_sinks import WandbSink
 from outlay.integrations.trackers import EVERY, FINISH_S, TrackerAttachment
+from outlay.integrations.wandb_files import RUN_ID
 from outlay.record import facts
 from outlay.runs.live import Run
 from outlay.runs.reading import read_run
@@ -55,10 +56,20 @@ def attach(
         attachment = TrackerAttachment(run, (), every=every)
         attachment.lose(trouble or "there is no W&B run; call wandb.init() first, or create=True")
         return attachment
+    if run.rank == 0 and not facts.is_disabled(os.environ):
+        _name_in(wandb_run, run)
     sink = WandbSink(wandb_run, tuple(against_cost), commit=ours)
     if against_cost and run.rank == 0 and not facts.is_disabled(os.environ):
         _define_cost_axis(sink, run)
     return TrackerAttachment(run, [sink], every=every, finish_s=finish_s)
+
+
+def _name_in(wandb_run: Any, run: Run) -> None:
+    """Name the outlay run in the W&B run, so that ``outlay import wandb`` knows it again."""
+    try:
+        wandb_run.config.update({RUN_ID: run.run_id}, allow_val_change=True)
+    except Exception as error:  # noqa: BLE001 - a tracker must not fail the training
+        _log.warning("%s: W&B's configuration does not name the run: %s", run.dir, error)
 
 
 def _define_cost_axis(sink: WandbSink, run: Run) -> None:

@@ -31,6 +31,10 @@ class NotAWandbRun(OutlayError):
         super().__init__(f"{problem}; expected a .wandb file of an offline run")
 
 
+RUN_ID = "outlay/run_id"
+"""In the configuration of a W&B run that an outlay run was attached to: that run's id."""
+
+
 @dataclass(slots=True, kw_only=True)
 class HistoryRow:
     """Values logged together; ``t_ns`` is UTC nanoseconds."""

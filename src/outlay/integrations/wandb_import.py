@@ -24,6 +24,7 @@ from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, OutlayError
 from outlay.files import make_private, write_whole
 from outlay.integrations.wandb_files import (
+    RUN_ID,
     HistoryRow,
     SystemRow,
     TrackedRun,
@@ -48,6 +49,7 @@ from outlay.ledger import (
 )
 from outlay.runs.collect import collect
 from outlay.store import outlay_home
+from outlay.store.runs import get
 
 SOURCE = "wandb"
 _STEP_KEYS = ("trainer/global_step", "train/global_step", "global_step")
@@ -78,12 +80,14 @@ class ImportedRuns:
     Attributes:
         imported: The directories of the imported runs.
         unchanged: How many were imported before and have not changed.
+        recorded: How many were not imported, because the store has outlay's own log of them.
         missing: What W&B did not have, with the number of runs.
         failed: The runs that could not be imported.
     """
 
     imported: list[str] = field(default_factory=list)
     unchanged: int = 0
+    recorded: int = 0
     missing: dict[str, int] = field(default_factory=dict)
     failed: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -153,11 +157,12 @@ def _import(
     advance: Callable[[], None],
 ) -> ImportedRuns:
     done = ImportedRuns()
+    collect(store, (), now_ns)  # Which runs have a log of their own.
     waiting: dict[Path, _Imported] = {}
     try:
         for source in sources:
             try:
-                waiting |= _import_source(source, terms, done)
+                waiting |= _import_source(store, source, terms, done)
             except Exception as error:  # noqa: BLE001 - W&B's client raises anything; reported
                 done.failed.append(Finding(source=source.name, message=_error_text(error)))
             if len(waiting) >= _BATCH:
@@ -179,7 +184,7 @@ def _register(store: Engine, written: Mapping[Path, _Imported], now_ns: int) -> 
 
 
 def _import_source(
-    source: _Source, terms: ImportTerms, done: ImportedRuns
+    store: Engine, source: _Source, terms: ImportTerms, done: ImportedRuns
 ) -> dict[Path, _Imported]:
     """Write the log of a source that has changed; return its mark, if so."""
     # Compared by name if it has one: a price that moved since is no new term.
@@ -194,10 +199,20 @@ def _import_source(
     if before is not None and stamp.stamp and msgspec.structs.replace(before, segment="") == stamp:
         done.unchanged += 1
         return {}
-    segment = import_run(source.read(), terms, done)
+    run = source.read()
+    if _has_own_log(store, run):
+        done.recorded += 1
+        return {}
+    segment = import_run(run, terms, done)
     if before is not None and before.segment != str(segment):
         Path(before.segment).unlink(missing_ok=True)  # Its start or host has changed.
     return {mark: msgspec.structs.replace(stamp, segment=str(segment))}
+
+
+def _has_own_log(store: Engine, run: TrackedRun) -> bool:
+    """Return whether the store has outlay's own log of a run that it was attached to."""
+    row = get(store, str(run.config.get(RUN_ID, "")))
+    return row is not None and row.tags.get("imported") != SOURCE
 
 
 def _read_mark(path: Path) -> _Imported | None:
@@ -263,9 +278,11 @@ def _from_api(run: Any) -> TrackedRun:
 def import_run(run: TrackedRun, terms: ImportTerms, done: ImportedRuns) -> Path:
     """Write a tracked run as a segment of a run log; return the file.
 
-    A resumed run has several files with one id: attempts of one run.
+    A resumed run has several files with one id: attempts of one run. So have the W&B runs that one
+    outlay run was attached to.
     """
-    directory = outlay_home() / SOURCE / f"{run.project or 'run'}-{run.run_id}".replace("/", "-")
+    named = str(run.config.get(RUN_ID) or run.run_id)
+    directory = outlay_home() / SOURCE / f"{run.project or 'run'}-{named}".replace("/", "-")
     header, body, missing = records_of(run, terms)
     claim_identity(
         directory,
@@ -312,9 +329,9 @@ def records_of(run: TrackedRun, terms: ImportTerms) -> RecordsOfRun:
         if not known
     ]
     header = AttemptStarted(
-        t_ns=start_ns, run_id=f"{SOURCE}-{run.run_id}", model=_model(run, terms),
-        name=run.name or run.run_id, host=run.host, user=run.user, gpu=run.gpu, gpus=gpus or 1,
-        gpus_source="stated" if terms.gpus else SOURCE, price=price,
+        t_ns=start_ns, run_id=str(run.config.get(RUN_ID) or f"{SOURCE}-{run.run_id}"),
+        model=_model(run, terms), name=run.name or run.run_id, host=run.host, user=run.user,
+        gpu=run.gpu, gpus=gpus or 1, gpus_source="stated" if terms.gpus else SOURCE, price=price,
         tags={"imported": SOURCE, "project": run.project},
     )  # fmt: skip
     body: list[KnownRecord] = [

@@ -7,8 +7,9 @@ offer with all GPUs in one machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from outlay.clock import utc_text
 from outlay.errors import Finding
@@ -27,27 +28,35 @@ class Shortlist:
     """Which of a vendor's offers are compared.
 
     Attributes:
-        gpus: Cards or families; empty means consumer cards.
+        tier: None admits all.
+        gpus: Cards or families; empty means consumer cards, or with ``consumer=False`` all.
     """
 
-    tier: Tier = Tier.SPOT
+    tier: Tier | None = Tier.SPOT
     gpus: tuple[str, ...] = ()
+    consumer: bool = True
 
     def admits(self, offer: Offer) -> bool:
         """Return whether an offer is part of the comparison."""
-        if offer.tier is not self.tier:
+        if self.tier is not None and offer.tier is not self.tier:
             return False
         if self.gpus:
             return any(matching_names(gpu, [offer.gpu]) for gpu in self.gpus)
+        if not self.consumer:
+            return True
         spec = resolve(offer.gpu).spec
         return spec is not None and spec.consumer
 
+
+BY_HAND: Final = "set by hand"
+"""The row of prices that a person has set: a contract, a quote, one's own cluster."""
 
 # Consumer cards on spot. Lambda has neither: its two common multi-GPU machines on demand are used.
 SHORTLISTS = {
     "runpod": Shortlist(),
     "lambda": Shortlist(tier=Tier.ON_DEMAND, gpus=("A100", "A6000")),
     "vast": Shortlist(),
+    BY_HAND: Shortlist(tier=None, consumer=False),
 }
 
 
@@ -163,7 +172,7 @@ def _apply_rule(
 
 def _fitting(snapshot: Snapshot, gpus: int, only: tuple[str, ...]) -> Iterable[Offer]:
     usual = SHORTLISTS.get(snapshot.source, Shortlist())
-    shortlist = Shortlist(tier=usual.tier, gpus=only) if only else usual
+    shortlist = replace(usual, gpus=only) if only else usual
     # An offer is one machine, so an offer of this size has all GPUs in a single node.
     for offer in snapshot.offers:
         if offer.gpu_count == gpus and offer.availability != 0 and shortlist.admits(offer):

@@ -34,11 +34,15 @@ def books_dir() -> Path:
 
 
 def settings_path() -> Path:
-    """Return the path of ``outlay.toml``: ``$OUTLAY_CONFIG``, else in the outlay home.
+    """Return the path of ``outlay.toml``: ``$OUTLAY_CONFIG``, else the first that exists.
 
-    ``/etc/outlay/outlay.toml`` is the fallback for users without their own.
+    They are tried in the outlay home, in the user's directory for configuration and in
+    ``/etc/outlay``. One is read, they are not merged; none is looked for in the current directory,
+    since a checkout of somebody else could then redirect the books.
     """
     if chosen := os.environ.get("OUTLAY_CONFIG"):
         return Path(chosen).expanduser()
-    own, shared = outlay_home() / "outlay.toml", Path("/etc/outlay/outlay.toml")
-    return shared if shared.exists() and not own.exists() else own
+    own = outlay_home() / "outlay.toml"
+    user = Path(platformdirs.user_config_dir("outlay", appauthor=False)) / "outlay.toml"
+    shared = Path("/etc/outlay/outlay.toml")
+    return next((path for path in (own, user, shared) if path.exists()), own)

@@ -31,11 +31,11 @@ from outlay.compat.cost_module.price_history import export_history, history_file
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.checklist import SURVEY_FILE
 from outlay.prices.alerts import AlertRules, change_percent
-from outlay.prices.offer import Offer, Snapshot
+from outlay.prices.offer import MANUAL, Offer, Snapshot
 from outlay.prices.price_book import PriceBook
 from outlay.prices.recording import Series
 from outlay.prices.series import PricePoint, alerts
-from outlay.prices.survey import Survey, as_markdown, justification, survey
+from outlay.prices.survey import BY_HAND, Survey, as_markdown, justification, survey
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
@@ -310,7 +310,8 @@ def show_survey(
 ) -> None:
     """Compare vendors and pick one.
 
-    For a short job: the cheapest spot offer with NVLink, else a single node.
+    For a short job: the cheapest spot offer with NVLink, else a single node. Machines of that size
+    whose price was set by hand (outlay prices set --count) are compared, too.
 
     Example: outlay prices survey --gpus 2 --vendors runpod,lambda,vast -o experiments/cloud-budget
     """
@@ -318,8 +319,10 @@ def show_survey(
     if not names:
         raise InvalidValue("--vendors", vendors, f"names separated by commas: {','.join(VENDORS)}")
     snapshots = _offline_snapshots(names) if offline else fetch_sources(names)
+    store = open_store()
     if not offline:
-        store_prices(open_store(), snapshots)
+        store_prices(store, snapshots)
+    snapshots += _set_by_hand(store)
     result = survey(snapshots, gpus=gpus, taken_ns=SYSTEM.wall_ns(), only=gpu or ())
     path = None if output is None else output / SURVEY_FILE
     if path is not None:
@@ -337,6 +340,14 @@ def show_survey(
     print_some_findings(result.findings)
     if path is not None:
         print_sentence(f"Written: {path}")
+
+
+def _set_by_hand(store: Engine) -> list[Snapshot]:
+    """Return the prices that a person has set as one snapshot, if there are any."""
+    offers = tuple(PriceBook(store).offers(source_prefix=MANUAL))
+    if not offers:
+        return []
+    return [Snapshot(source=BY_HAND, fetched_ns=SYSTEM.wall_ns(), offers=offers)]
 
 
 def _offline_snapshots(names: list[str]) -> list[Snapshot]:

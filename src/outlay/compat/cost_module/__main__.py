@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from outlay.cli.app import main
+from outlay.cli.app import main_of
 
 if __name__ == "__main__":
-    sys.argv[1:1] = ["cost-report"]
-    main()
+    main_of("cost-report")

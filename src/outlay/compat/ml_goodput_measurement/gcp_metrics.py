@@ -13,7 +13,7 @@ from outlay.errors import MissingExtra
 
 __all__ = ["GCPMetrics", "ValueType"]
 
-_log = logging.getLogger("outlay")
+logger = logging.getLogger("outlay")
 
 
 MONITORING_ENDPOINT = "OUTLAY_GCP_MONITORING_ENDPOINT"
@@ -125,7 +125,11 @@ class GCPMetrics:
         try:
             self._client.send(series)
         except Exception as error:  # noqa: BLE001 - documented not to raise; logged with its cause
-            _log.warning("cannot send metrics (%s): %s", context or "no context", error)
+            logger.error("cannot send metrics (%s): %s", context or "no context", error)  # noqa: TRY400
+            return
+        # As the library logs it: a mapping, of which a handler of Cloud Logging makes fields.
+        message = "Sent Goodput metrics to GCM Monitoring."
+        logger.info({"message": message, "metrics_count": len(series), **(context or {})})
 
     def _series(self, metric: Mapping[str, Any], now: tuple[int, int]) -> Any:
         try:
@@ -139,5 +143,5 @@ class GCPMetrics:
                 *now,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            _log.warning("metric %s is skipped: %r", metric.get("metric_type"), error)
+            logger.warning("metric %s is skipped: %r", metric.get("metric_type"), error)
             return None

@@ -134,10 +134,14 @@ ACTIVITY_EXCLUSION_LIST = [BadputType.DATA_LOADING_ASYNC.name]
 MACHINE_TYPE_TO_ACCELERATOR_TYPE_MAPPING = cloud.ACCELERATOR_OF_MACHINE_TYPE
 
 get_accelerator_type = cloud.accelerator_type
-get_cluster_name = cloud.cluster_name
 get_gcp_metadata = cloud.metadata
 get_gcp_project_id = cloud.project_id
 get_node_zone = cloud.zone
+
+
+def get_cluster_name() -> str | None:
+    """Return the cluster's name, if the metadata service has one."""
+    return get_gcp_metadata("instance", "attributes/cluster-name")
 
 
 class MetricType(enum.Enum):

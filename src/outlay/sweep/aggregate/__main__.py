@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import sys
 
-from outlay.cli.app import main
+from outlay.cli.app import main_of
 
 REFUSAL = "error: acknowledge the aggregator with --enable-aggregator or MFCL_SWEEP_AGGREGATOR=1\n"
 
+ALLOWED = {"--enable-aggregator", "-h", "--help", "-V", "--version"}
+
 if __name__ == "__main__":
     acknowledged = os.environ.get("MFCL_SWEEP_AGGREGATOR") == "1"
-    if not acknowledged and not {"--enable-aggregator", "--help"} & set(sys.argv):
+    if not acknowledged and not {"--enable-aggregator", "-h", "--help", "-V", "--version"} & set(
+        sys.argv
+    ):
         sys.stderr.write(REFUSAL)
         sys.exit(3)
-    sys.argv[1:1] = ["sweep", "aggregate"]
-    main()
+    main_of("sweep", "aggregate")

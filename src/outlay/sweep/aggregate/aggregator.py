@@ -101,8 +101,9 @@ def _row(run: ManifestRun, state: RunState, directory: Path, facts: RunFacts | N
         if written is None:
             problems.append("there is no run log of the training either (see `outlay.run`)")
         facts = _combined(written, facts)
+    document = read_document(directory) or {}
     return SweepRow(
-        run=run, state=state, facts=facts, totals=_totals(directory),
+        run=run, state=state, facts=facts, totals=_totals(document), budget=document,
         problems=tuple(problems) if state.status == "completed" else (),
     )  # fmt: skip
 
@@ -114,10 +115,9 @@ def _combined(written: RunFacts | None, watched: RunFacts | None) -> RunFacts | 
     return msgspec.structs.replace(written, row=watched.row, phase_micros=watched.phase_micros)
 
 
-def _totals(directory: Path) -> dict[str, Any]:
+def _totals(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the totals in the run's own ``budget.json``."""
-    document = read_document(directory)
-    if document is None:
+    if not document:
         return {}
     stated = dict(totals_in(document))
     for name in document.get("unmeasured") or ():

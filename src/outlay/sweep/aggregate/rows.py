@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -242,6 +242,7 @@ class SweepRow(Cells):
 
     Attributes:
         totals: Those of its ``budget.json``.
+        budget: All of that; its mode and limits count where the grid states none.
         problems: What a completed run lacks.
         label: Of its configuration.
     """
@@ -250,6 +251,7 @@ class SweepRow(Cells):
     state: RunState
     facts: RunFacts | None
     totals: Mapping[str, Any]
+    budget: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     label: str = ""
 
@@ -274,13 +276,15 @@ class SweepRow(Cells):
             "accuracy_metric": target.metric or None,
             "target_value": target.value,
             "errors": "; ".join(_errors(self)),
-            "budget_mode": run.metadata.get("budget_mode"),
+            "budget_mode": run.metadata.get("budget_mode") or self.budget.get("mode"),
             "planned_cost": None if planned is None else float(planned.amount),
             "charged_cost": self.totals.get(total_key(currency_in(run.limits))),
         } | _money(run, self.state, facts)
         if facts is not None:
             cells |= _figures(facts) | _metric(facts, target, self.totals)
-        cells |= {f"limit_{key}": value for key, value in run.limits.items()}
+        limits = run.limits or self.budget.get("limits")
+        if isinstance(limits, Mapping):
+            cells |= {f"limit_{key}": value for key, value in limits.items()}
         cells |= _totals(self)
         cells |= {f"param_{key}": value for key, value in run.params.items()}
         return cells | {"configuration": self.label}

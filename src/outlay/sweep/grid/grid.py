@@ -151,7 +151,7 @@ def read_grid(text: str, *, source: str, default_name: str) -> Grid:
 def _read_root(document: GridDocument, default_name: str) -> Grid:
     root = Block(document.tree, (), document)
     blocks = readers.option_blocks(root, ROOT_KEYS)
-    root.allow((*ROOT_KEYS, *blocks))
+    root.allow((*ROOT_KEYS, *blocks, *document.referenced))
     listed = root.values.get("grid")
     if not isinstance(listed, list) or not listed:
         root.report(("grid",), "expected `grid`, a list of one entry or more")
@@ -217,7 +217,7 @@ def _read_entry(document: GridDocument, shared: GridEntry, index: int, item: obj
     sizes = params.read("world_size", readers.counts_from_one, None)
     if sizes is not None:
         axes["world_size"] = sizes
-    name = block.read("name", readers.text, f"group{index:02d}")
+    name = block.read("name", readers.word, f"group{index:02d}")
     line = document.line_of(("grid", index))
     entry = _read_settings(block, shared, blocks, name=name, axes=axes, line=line)
     if "seed" in axes and entry.seeds:

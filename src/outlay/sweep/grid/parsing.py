@@ -84,8 +84,8 @@ def text(value: object) -> str:
 
 
 def file_name(value: object) -> str:
-    """Return a text that is safe as a directory name."""
-    name = text(value)
+    """Return a text or number that is safe as a directory name."""
+    name = text(word(value))
     if "/" in name or "\0" in name or name.strip(". ") == "" or len(name.encode()) > 200:
         raise InvalidValue("name", value, "a name without slashes, of 200 bytes or fewer")
     return name
@@ -317,6 +317,7 @@ class GridDocument:
     source: str
     tree: Mapping[str, Any]
     lines: Mapping[Path, int]
+    referenced: frozenset[str] = frozenset()
     findings: list[Finding] = field(default_factory=list)
     budgets: dict[str, tuple[Budget | None, Target]] = field(default_factory=dict)
 
@@ -332,6 +333,10 @@ class GridDocument:
         return self.lines.get(path, 1)
 
 
+_REFERENCE = re.compile(r"\$\{\s*([^\s.:{}\[\]]+)\s*[.}\[]")
+"""An interpolation of a root key, or of what is below it."""
+
+
 def parse(text: str, source: str) -> GridDocument:
     """Return the document in a YAML or JSON text."""
     try:
@@ -344,6 +349,7 @@ def parse(text: str, source: str) -> GridDocument:
     if "${" in text:
         from omegaconf import OmegaConf  # Slow to load, and few grids need it.
 
+        document.referenced = frozenset(_REFERENCE.findall(text))
         document.tree = _resolved(OmegaConf.create(read.tree), (), document)
         if document.findings:
             raise InvalidGrid(document.findings)

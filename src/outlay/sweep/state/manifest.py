@@ -1,7 +1,8 @@
 """A sweep's files: ``sweep_journal.jsonl``, the source of truth, and ``sweep_manifest.json``.
 
 The manifest describes the runs, and is written before any starts. It repeats the state of the
-journal for people and other programs, at bounded cost (see ``SweepManifest.catch_up``).
+journal for people and other programs, at bounded cost (see ``SweepManifest.catch_up``). Manifests
+of other programs have no journal: their own states count.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
-from outlay.clock import SYSTEM, Clock, utc_datetime
+from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.decoding import BadDocument, Decoder, convert, read_document, read_file
 from outlay.errors import OutlayError
 from outlay.files import open_own, seal_of, write_whole
@@ -90,8 +92,8 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
     Fields that are absent, as in manifests of older versions, are None or empty.
 
     Attributes:
-        document: All of it as in the file, with unknown keys.
-        run_dir: Relative to the sweep's directory.
+        document: All of it as in the file, with unknown keys; paths as below.
+        run_dir: Relative to the sweep's directory, which may have been moved; in the file absolute.
         configuration: A hash of what it shares with the runs that differ in seed alone.
         stated: What the grid states besides parameters: ``env``, ``overrides``, ``entrypoint``.
         budget: Its ``mode`` and its ``limits``.
@@ -246,26 +248,36 @@ class SweepManifest:
 
     def document(self) -> bytes:
         """Return the file's content: indented JSON with sorted keys."""
-        runs = [run.document | _shown(self.state(name)) for name, run in self.runs.items()]
-        encoded = msgspec.json.encode(self.about | {"runs": runs}, enc_hook=str, order="sorted")
+        root = self.root.absolute()
+        runs = [
+            run.document | _in(root, run.document) | _shown(self.state(name))
+            for name, run in self.runs.items()
+        ]
+        whole = self.about | {"output_dir": str(root), "runs": runs}
+        encoded = msgspec.json.encode(whole, enc_hook=str, order="sorted")
         return msgspec.json.format(encoded, indent=2) + b"\n"
 
 
 def read_manifest(root: Path, clock: Clock = SYSTEM) -> SweepManifest:
     """Return a sweep: its manifest, with the state of each run from the journal.
 
+    Without a journal, the states are those that the manifest states.
+
     Raises:
         NotASweep: There is no manifest, or it cannot be read.
     """
     try:
         document = read_document(root / NAME, dict[str, Any], largest=_LARGEST)
-        listed = [ManifestRun.of(_static(fields)) for fields in document.pop("runs")]
+        listed = document.pop("runs")
+        was = str(document.get("output_dir") or "")
+        static = [_static(fields) for fields in listed]
+        runs = {run.id: run for run in (ManifestRun.of(f | _below(root, was, f)) for f in static)}
+        states = fold(read_events(root)) if (root / JOURNAL).exists() else _stated_states(listed)
     except FileNotFoundError:
         raise NotASweep(str(root), f"no {NAME} here") from None
-    except (OSError, BadDocument, AttributeError, KeyError, TypeError) as error:
+    except (OSError, BadDocument, AttributeError, KeyError, TypeError, ValueError) as error:
         raise NotASweep(str(root), f"{NAME} cannot be read ({error})") from None
-    runs = {run.id: run for run in listed}
-    return SweepManifest(root, document, runs, fold(read_events(root)), clock)
+    return SweepManifest(root, document, runs, states, clock)
 
 
 def is_sweep(directory: Path) -> bool:
@@ -320,6 +332,65 @@ def _shown(state: RunState) -> dict[str, Any]:
 def instant_text(wall_ns: int) -> str:
     """Return an instant in the manifest's form, UTC."""
     return f"{utc_datetime(wall_ns):%Y-%m-%dT%H:%M:%SZ}"
+
+
+# Paths of runs: absolute in the file, for other programs; relative in memory, so that a sweep can
+# be moved.
+
+_PATHS: Final = ("run_dir", "launcher_log")
+
+
+def _in(root: Path, fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return a run's paths as in the file."""
+    return {name: str(root / fields[name]) for name in _PATHS if isinstance(fields.get(name), str)}
+
+
+def _below(root: Path, was: str, fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return a run's paths relative to the sweep's directory, which was at ``was`` when written."""
+    if not isinstance(fields.get("run_dir"), str):
+        return {}
+    there = Path(fields["run_dir"])
+    here = _moved(root, was, there)
+    log = Path(str(fields.get("launcher_log") or ""))
+    below = {"launcher_log": str(here / log.relative_to(there))} if there in log.parents else {}
+    return {"run_dir": str(here), **below}
+
+
+def _moved(root: Path, was: str, path: Path) -> Path:
+    """Return where a run's directory is now; outside of the sweep's directory, where it was.
+
+    A path that is relative to where the other program was started is looked for by its name.
+    """
+    if was not in ("", ".") and path.is_relative_to(was):
+        return path.relative_to(was)
+    is_named = not (root / path).exists() and (root / path.name).exists()
+    return Path(path.name) if is_named else path
+
+
+def _stated_states(listed: list[dict[str, Any]]) -> dict[str, RunState]:
+    """Return the state of each run as a manifest without a journal has it."""
+    return {str(fields["id"]): _stated_state(fields) for fields in listed}
+
+
+def _stated_state(fields: Mapping[str, Any]) -> RunState:
+    stated = fields.get("status") or "pending"
+    status: Status | None = next((one for one in get_args(Status) if one == stated), None)
+    started_ns, finished_ns = map(_instant, (fields.get("started_at"), fields.get("finished_at")))
+    lasted_ns = 0 if started_ns is None or finished_ns is None else finished_ns - started_ns
+    return RunState(
+        status=status or "error",
+        reason=str(fields.get("reason") or ("" if status else f"its status is {stated!r}")),
+        returncode=fields.get("returncode"),
+        attempts=fields.get("attempts", int(started_ns is not None)),
+        started_ns=started_ns,
+        finished_ns=finished_ns,
+        elapsed_ns=round(fields["elapsed_s"] * 1e9) if "elapsed_s" in fields else lasted_ns,
+        command=list(fields.get("command") or ()),
+    )
+
+
+def _instant(text: str | None) -> int | None:
+    return None if text is None else wall_ns_of(datetime.fromisoformat(text))
 
 
 def counts(manifest: SweepManifest) -> dict[str, int]:

@@ -267,7 +267,6 @@ def _about(plan: SweepPlan, environ: Mapping[str, str], now_ns: int, cwd: Path) 
             "schema": SCHEMA,
             "name": plan.grid.name,
             "created_at": instant_text(now_ns),
-            "output_dir": ".",
             "work_dir": str(cwd),
             "host": here.host,
             "git_commit": here.git_commit,
