@@ -290,3 +290,17 @@ def test_a_weekly_alert_has_the_digest_in_its_body(
     clock.advance(2 * DAY)
     watch.round()
     assert len(said) == 2
+
+
+def test_a_log_that_was_used_by_hand_is_shown_with_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    held = in_process("guard", "authorize", "first", "3.00 USD", "--ceiling", "5")
+    assert held.code == 0, held.err
+    monkeypatch.chdir(tmp_path)
+    shown = in_process("digest").out
+    assert re.search(r"work/spend\.jsonl +5\.00 USD +0\.00 USD +3\.00 USD", shown)
+    (tmp_path / "work" / "spend.jsonl").unlink()
+    assert "Spend logs" not in in_process("digest").out

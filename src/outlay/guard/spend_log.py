@@ -374,7 +374,7 @@ class FileSpendLog(SpendLog):
         self._indexed = indexed
         self._index_fails = False
         self._head = HeadFile(head_path(self.path))
-        self._memory = RememberedHead(self.path)
+        self._memory = RememberedHead(self.path, listed=True)
         self._clock = clock
         self._manifest = manifest_path(self.path)
         self._slots = self._remembered = NO_SLOTS
