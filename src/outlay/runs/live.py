@@ -189,11 +189,14 @@ class Run:
         self._driven.end_step(tokens, samples, count)
 
     def phase(self, name: str | None) -> None:
-        """Begin a phase such as ``evaluation``; the next phase, the next step or None ends it."""
+        """Begin a phase such as ``evaluation``; the next phase, the next step or None ends it.
+
+        One that begins in the body of a ``run.steps`` loop ends with that body.
+        """
         if name is None:
-            self._driven.end_phase()
+            self._recorder.end_phase()
         else:
-            self._driven.begin_phase(name)
+            self._recorder.begin_phase(name)
 
     def resume_from(self, step: int) -> None:
         """State which step (from 0) runs next, as the trainer's own checkpoint has it.
@@ -434,7 +437,7 @@ class Run:
             return  # Ended already, or a forked child of the training process.
         if status != "completed":
             self._recorder.drop_left_step()
-        self._driven.end_phase()
+        self._recorder.end_phase()
         if self._preempted:
             status, reason = "preempted", self._preempted
         elif self._terminated:
