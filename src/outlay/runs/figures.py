@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from outlay.clock import utc_text
 from outlay.errors import InvalidValue
-from outlay.escaping import html_text
+from outlay.escaping import html_table
 from outlay.goodput.scheduling import Scheduling
 from outlay.store.run_row import RunRow
 from outlay.units import Energy, Money
@@ -309,13 +309,8 @@ def line_of(row: RunRow, now_ns: int) -> str:
 def table_html(rows: Sequence[RunRow], now_ns: int) -> str:
     """Return a list of runs as a table, for a notebook."""
     figures = figures_named(USUAL)
-    head = "".join(f"<th>{html_text(figure.label)}</th>" for figure in figures)
-    lines = (
-        "".join(f"<td>{html_text(figure.text(row, now_ns))}</td>" for figure in figures)
-        for row in rows
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    lines = ((figure.text(row, now_ns) for figure in figures) for row in rows)
+    return html_table((figure.label for figure in figures), lines)
 
 
 def numbers_of(row: RunRow, currency: str) -> dict[str, float]:

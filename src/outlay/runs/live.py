@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
+from outlay.escaping import html_text
 from outlay.handlers import ExitWatch
 from outlay.ledger import EndStatus, Price, gpu_count_of, unsaved_steps, unsaved_text
 from outlay.record import Recorder, Span, StepTimer, facts
@@ -108,6 +109,20 @@ class Run:
         if (shipping := start_shipping(options)) is not None:
             self.on_close(shipping.finish)
         atexit.register(self._close_at_exit)
+
+    def __repr__(self) -> str:
+        state = self._recorder.stop_reason or "running"
+        state = "closed" if self._ended else state
+        return f"<Run {self.options.name}: {state}, last step {self.step_number}, {self.dir}>"
+
+    def _repr_html_(self) -> str:
+        """Return the run's report up to now, for a notebook."""
+        from outlay.runs.reading import RunReading  # Loads NumPy.
+
+        try:
+            return RunReading(self._view())._repr_html_()
+        except NotARun:  # Recording is disabled, or nothing could be written yet.
+            return f"<code>{html_text(repr(self))}</code>"
 
     # For a training loop
 

@@ -29,19 +29,18 @@ from outlay.errors import Finding, InvalidValue
 from outlay.guard.checklist import SURVEY_FILE
 from outlay.prices.alerts import AlertRules, change_percent
 from outlay.prices.offer import Offer, Snapshot
+from outlay.prices.offer_search import COLUMNS, WIDE_ONLY, cells_of
 from outlay.prices.price_book import PriceBook
 from outlay.prices.recording import Series
 from outlay.prices.series import PricePoint, alerts
 from outlay.prices.survey import Survey, as_markdown, justification, survey
 from outlay.store import open_store
 from outlay.units import Money
-from outlay.units.quantity import duration_text
 from outlay.units.shown import counted
 
 # Tables and JSON.
 
 FINDINGS_SHOWN = 10
-_NVLINK = {True: "yes", False: "no", None: ""}
 _WIDE = 110
 
 
@@ -57,26 +56,11 @@ def writing_to(option: str, path: Path) -> Iterator[None]:
 
 def offer_table(offers: Sequence[Offer], now_ns: int) -> Table:
     """Return offers as a table; a narrow terminal gets fewer columns."""
-    wide = console.width >= _WIDE
-    extra = ("region", ">left", "id") if wide else ()
-    table = new_table(
-        "provider", "offer", ">$/GPU-h", ">$/h in all", ">GB", "NVLink", *extra, ">age", "source"
-    )
+    columns = [c for c in COLUMNS if console.width >= _WIDE or c not in WIDE_ONLY]
+    table = new_table(*columns)
     for offer in offers:
-        left = "" if offer.availability is None else str(offer.availability)
-        more = (offer.region or "", left, offer.offer_id or "") if wide else ()
-        cells = (
-            offer.provider,
-            f"{offer.gpu_count}x {offer.gpu} {offer.label}",
-            _amount(offer.price_per_gpu),
-            _amount(offer.price),
-            "" if offer.memory_gb is None else str(offer.memory_gb),
-            _NVLINK[offer.nvlink],
-            *more,
-            duration_text(now_ns - offer.fetched_ns),
-            offer.source,
-        )
-        table.add_row(*cells)
+        cells = cells_of(offer, now_ns)
+        table.add_row(*(cells[column] for column in columns))
     return table
 
 
