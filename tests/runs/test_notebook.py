@@ -89,7 +89,7 @@ def test_a_run_that_a_cell_left_open_is_a_line_and_a_report_and_says_how_to_clos
     left = outlay.run("m", dir=tmp_path / "r", budget="iso_tokens=20")
     for _ in left.steps(range(3), tokens=10):
         pass
-    assert repr(left).startswith("<Run m: max_tokens: 20 tok of 20 tok used, last step 1, ")
+    assert repr(left).startswith("<Run m: tokens: 20 tok of 20 tok used, last step 1, ")
     assert "Where time and money went" in left._repr_html_()
     with pytest.raises(RunInUse, match=r"call run\.close\(\)"):
         outlay.run("m", dir=tmp_path / "r")

@@ -148,7 +148,7 @@ def show_init(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Where to write; the log goes there, too.")
     ],
-    ceiling: Annotated[str, typer.Option(help="The hard ceiling, such as 5.")],
+    ceiling: Annotated[str, typer.Option(help="Above it launches are refused, such as 5.")],
     lab: Annotated[
         list[str] | None,
         typer.Option(
