@@ -18,9 +18,8 @@ from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
+from installed import needed_by
 from papers import ROOT, Block, blocks
 
 pytestmark = pytest.mark.xdist_group("tutorial")
@@ -36,9 +35,10 @@ Environ = dict[str, str]
 def environs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Environ]:
     """The variables of two fresh environments, as their ``activate`` sets them."""
     core, everything = (tmp_path_factory.mktemp(name) for name in ("core", "everything"))
+    requirements = distribution("outlay").requires or []
     packages = [path for path in sys.path if Path(path).name == "site-packages"]
     return {
-        "without torch": fresh(core, packages=core_packages()),
+        "without torch": fresh(core, packages=needed_by(requirements).values()),
         "with torch": fresh(everything, paths=packages),
     }
 
@@ -60,20 +60,6 @@ def fresh(
         "PATH": f"{bin_dir}:{os.environ['PATH']}", "HOME": str(place), "TERM": "dumb",
         "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
     }  # fmt: skip
-
-
-def core_packages() -> Iterable[Distribution]:
-    """Return what pip would install with outlay, and nothing else."""
-    found: dict[str, Distribution] = {}
-    wanted = [Requirement(each) for each in distribution("outlay").requires or ()]
-    while wanted:
-        one = wanted.pop()
-        name = canonicalize_name(one.name)
-        if name in found or (one.marker is not None and not one.marker.evaluate({"extra": ""})):
-            continue
-        found[name] = distribution(one.name)
-        wanted += [Requirement(each) for each in found[name].requires or ()]
-    return found.values()
 
 
 class Follower:
