@@ -33,6 +33,11 @@ def test_a_reading_is_one_line(trained: Path) -> None:
     assert shown.startswith("<RunReading bert: completed, attempts 1, steps 3, cost ")
 
 
+def test_a_line_names_no_figure_that_is_unknown(tmp_path: Path) -> None:
+    outlay.run("m", dir=tmp_path).close()
+    assert repr(read_run(tmp_path)).endswith("steps 0, cost no price>")
+
+
 def test_a_reading_is_its_report_as_html_without_script_and_style(trained: Path) -> None:
     reading = read_run(trained / "5")
     shown = reading._repr_html_()

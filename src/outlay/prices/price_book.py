@@ -303,8 +303,7 @@ class NothingLoaded(OutlayError):
 
     def __init__(self) -> None:
         super().__init__(
-            "no prices have been loaded yet. "
-            "Load some: outlay prices fetch, or outlay prices import FILE."
+            "no prices have been loaded yet. Load some: outlay prices fetch, set or import."
         )
 
 

@@ -302,7 +302,8 @@ def line_of(row: RunRow, now_ns: int) -> str:
     """Return a run in one line: its name and a few figures."""
     shown = (BY_NAME[name] for name in ("status", "attempts", "steps", "cost", "goodput"))
     texts = {figure.label: figure.text(row, now_ns) for figure in shown}
-    words = [f"{label} {text}" if label != "status" else text for label, text in texts.items()]
+    known = {label: text for label, text in texts.items() if text}
+    words = [f"{label} {text}" if label != "status" else text for label, text in known.items()]
     return f"{row.name or row.run_id}: {', '.join(words)}"
 
 

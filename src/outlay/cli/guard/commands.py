@@ -32,7 +32,7 @@ from outlay.guard.checklist import (
 )
 from outlay.guard.entries import read_amount
 from outlay.guard.rental.watch import Reaper, RentalInventory
-from outlay.guard.scopes import lab_of
+from outlay.guard.scopes import BUFFER, lab_of
 from outlay.units import Money, Rate
 from outlay.units.quantity import exact_decimal
 
@@ -70,7 +70,8 @@ def show_authorize(
     if as_json:
         print_json(hold)
     else:
-        print_sentence(f"hold {hold.id}: {hold.amount} for {label}, project {hold.lab}")
+        project = "" if hold.lab == BUFFER else f", project {hold.lab}"
+        print_sentence(f"hold {hold.id}: {hold.amount} for {label}{project}")
 
 
 def show_record(
