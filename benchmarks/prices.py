@@ -33,7 +33,8 @@ from outlay.compat.cost_module.tracker import GPUPriceTracker
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.gpus import SPECS
 from outlay.prices.offer import Offer, Snapshot, Tier
-from outlay.prices.price_book import PriceBook, fetch, search_offers
+from outlay.prices.offer_search import search_offers
+from outlay.prices.price_book import PriceBook, fetch
 from outlay.prices.sources.catalogs import CsvSource
 from outlay.store import open_store
 from outlay.units import Money

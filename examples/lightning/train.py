@@ -15,7 +15,7 @@ from pathlib import Path
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from torch.utils.data import DataLoader, TensorDataset
 
 from outlay.integrations.lightning import OutlayCallback
@@ -62,16 +62,19 @@ def main(processes: int) -> None:
     callback = OutlayCallback(
         price="1.50 USD/h", budget="iso_tokens=1k", tokens=lambda batch: len(batch[0])
     )
+    timer = Timer()
     checkpoints = ModelCheckpoint(ROOT / "checkpoints", every_n_train_steps=20, save_last=True)
     trainer = lightning.Trainer(
         accelerator="cpu", devices=processes, max_epochs=10, default_root_dir=ROOT, logger=False,
-        callbacks=[callback, checkpoints], enable_progress_bar=False, enable_model_summary=False,
-        val_check_interval=16,
+        callbacks=[callback, timer, checkpoints], val_check_interval=16,
+        enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     last = ROOT / "checkpoints" / "last.ckpt"
     trainer.fit(Classifier(), loader(512), loader(64), ckpt_path=last if last.exists() else None)
     if trainer.is_global_zero:
-        print(f"stopped after {trainer.global_step} steps:", callback.summary)
+        loop_s = timer.time_elapsed("train")
+        print(f"stopped after {trainer.global_step} steps: loop {loop_s:.6f} s")
+        print(callback.summary)
 
 
 if __name__ == "__main__":

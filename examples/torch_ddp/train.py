@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,18 +23,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 import outlay
 
+Batch = dict[str, torch.Tensor]
 
-def batches(config: DictConfig, seed: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield batches without end: two noisy views of random points, and their labels."""
+
+def batches(config: DictConfig, first: int, seed: int) -> Iterator[Batch]:
+    """Yield the batches from a step on: two noisy views of random points, and their labels."""
     random = torch.Generator().manual_seed(seed)
-    while True:
+    for _ in range(first, config.max_steps):
         points = torch.randn(config.batch_size, config.features, generator=random)
         noise = torch.randn(2, config.batch_size, config.features, generator=random) / 10
         labels = (points.sum(dim=1) > 0).float()
         yield {"view1": points + noise[0], "view2": points + noise[1], "label": labels}
 
 
-def loss_of(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def loss_of(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the mean loss over both views."""
     views = torch.cat([batch["view1"], batch["view2"]])
     labels = torch.cat([batch["label"], batch["label"]])
@@ -41,85 +44,67 @@ def loss_of(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Ten
     return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
 
 
-class Training:
-    """The model, its optimiser, and the checkpoint they are kept in."""
+def accuracy_of(network: torch.nn.Module, batch: Batch) -> float:
+    """Return the share of points that are classified right."""
+    with torch.no_grad():
+        right = (network(batch["view1"]).squeeze(1) > 0) == (batch["label"] > 0)
+    return right.float().mean().item()
 
-    def __init__(self, config: DictConfig, run: outlay.Run) -> None:
-        self.config = config
-        self.run = run
-        layers = [torch.nn.Linear(config.features, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)]
-        self.network = torch.nn.Sequential(*layers)
-        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=config.lr)
-        self.checkpoint = Path(config.run_dir) / "checkpoint.pt"
 
-    def restore(self) -> None:
-        """Load the last checkpoint, if there is one, with its budget."""
-        if not self.checkpoint.exists():
-            return
-        with self.run.span("checkpoint_restore"):
-            saved = torch.load(self.checkpoint, weights_only=True)
-            self.network.load_state_dict(saved["network"])
-            self.optimizer.load_state_dict(saved["optimizer"])
-            if self.run.budget is not None and saved["budget"]:
-                self.run.budget.load_state_dict(saved["budget"])
-
-    def save(self) -> None:
-        """Write a checkpoint on rank 0, and record that it is committed."""
-        if dist.get_rank() != 0:
-            return
-        with self.run.span("checkpoint_save"):
-            state = {
-                "network": self.network.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "budget": {} if self.run.budget is None else self.run.budget.state_dict(),
-            }
-            draft = self.checkpoint.with_suffix(".draft")
-            torch.save(state, draft)
-            draft.replace(self.checkpoint)
-        self.run.checkpoint_committed()
-
-    def evaluate(self) -> None:
-        """Measure accuracy on fresh points, if the budget allows it."""
-        if not self.run.allows("evaluation"):
-            return
-        with self.run.span("evaluation"), torch.no_grad():
-            batch = next(batches(self.config, seed=10_000))
-            right = (self.network(batch["view1"]).squeeze(1) > 0) == (batch["label"] > 0)
-            self.run.metric("accuracy", right.float().mean().item())
-
-    def train(self) -> None:
-        """Train until the budget is used up."""
-        config, run = self.config, self.run
-        model = DistributedDataParallel(self.network)
-        data = batches(config, seed=dist.get_rank())
-        # Without tokens=..., a budget of tokens counts the samples of every view of a batch.
-        for batch in run.steps(data):
-            last = run.step_number % config.accumulate == config.accumulate - 1
-            with contextlib.nullcontext() if last else model.no_sync():
-                (loss_of(model, batch) / config.accumulate).backward()
-            if last:
-                self.optimizer.step()
-                self.optimizer.zero_grad()
-            if run.step_number % config.checkpoint_every == config.checkpoint_every - 1:
-                self.save()
-            if run.step_number % config.evaluate_every == config.evaluate_every - 1:
-                self.evaluate()
+def say(text: str) -> None:
+    """Print a line at once, on rank 0."""
+    if dist.get_rank() == 0:
+        os.write(1, f"{text}\n".encode())
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(config: DictConfig) -> None:
-    """Train under the budget of the configuration."""
+    """Train, from the last checkpoint if there is one."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    with outlay.run(
-        "mlp", dir=config.run_dir, price=config.price, budget=config, config=config
-    ) as run:
-        training = Training(config, run)
-        training.restore()
-        training.train()
-        if dist.get_rank() == 0:
-            steps, reason = run.step_number + 1, run.stop_reason
-            os.write(1, f"stopped after {steps} micro-batches: {reason}\n".encode())
+    layers = [torch.nn.Linear(config.features, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)]
+    network = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(network.parameters(), lr=config.lr)
+    checkpoint, first = Path(config.run_dir) / "checkpoint.pt", 0
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=True)
+        network.load_state_dict(saved["network"])
+        optimizer.load_state_dict(saved["optimizer"])
+        first = saved["step"] + 1
+    run = outlay.run("mlp", dir=config.run_dir, price=config.price, budget=config, config=config)
+
+    def save() -> None:
+        if dist.get_rank() != 0:
+            return
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(state, checkpoint.with_suffix(".draft"))
+        checkpoint.with_suffix(".draft").replace(checkpoint)
+        run.checkpoint_committed()
+
+    run.on_stop(save)
+    model = DistributedDataParallel(network)
+    data, step = batches(config, first, seed=dist.get_rank()), first - 1
+    train_s, began = 0.0, time.perf_counter()
+    for step, batch in enumerate(run.steps(data), first):
+        t0 = time.perf_counter()
+        last = step % config.accumulate == config.accumulate - 1
+        with contextlib.nullcontext() if last else model.no_sync():
+            (loss_of(model, batch) / config.accumulate).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+        train_s += time.perf_counter() - t0
+        if step % config.checkpoint_every == config.checkpoint_every - 1:
+            run.phase("checkpoint_save")
+            save()
+        if step % config.evaluate_every == config.evaluate_every - 1:
+            run.phase("evaluation")
+            fresh = next(batches(config, 0, seed=10_000))
+            say(f"step {step}: accuracy {accuracy_of(network, fresh):.2f}")
+    loop_s = time.perf_counter() - began
+    say(f"stopped after {step + 1} micro-batches: train {train_s:.6f} s, loop {loop_s:.6f} s")
+    run.close()
     dist.destroy_process_group()
 
 

@@ -48,9 +48,10 @@ def main() -> None:
         callbacks=[callback],
     )  # fmt: skip
     checkpoint = get_last_checkpoint(arguments.output_dir)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    loop_s = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     if trainer.is_world_process_zero():
-        print(f"stopped after {trainer.state.global_step} steps:", callback.summary)
+        print(f"stopped after {trainer.state.global_step} steps: loop {loop_s:.6f} s")
+        print(callback.summary)
 
 
 if __name__ == "__main__":

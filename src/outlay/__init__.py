@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.errors import BudgetGuardExceeded
     from outlay.guard.gate import Guarding
+    from outlay.prices.offer_search import OfferSearch, list_prices
     from outlay.record.meters.batches import count_views
     from outlay.record.meters.step_meters import FlopsPerToken, counted_by_torch
+    from outlay.report.files import SweepAccount, read_sweep
     from outlay.runs.collect import list_runs
     from outlay.runs.live import Run, run
     from outlay.runs.reading import RunReading, read_run
@@ -96,8 +98,10 @@ _NAMES = {
     "guard.budget_guard": ("BudgetGuard",),
     "guard.errors": ("BudgetGuardExceeded",),
     "guard.gate": ("Guarding",),
+    "prices.offer_search": ("OfferSearch", "list_prices"),
     "record.meters.batches": ("count_views",),
     "record.meters.step_meters": ("FlopsPerToken", "counted_by_torch"),
+    "report.files": ("SweepAccount", "read_sweep"),
     "runs.collect": ("list_runs",),
     "runs.live": ("Run", "run"),
     "runs.reading": ("RunReading", "read_run"),
@@ -136,6 +140,7 @@ __all__ = [
     "Guarding",
     "JsonLinesFile",
     "Money",
+    "OfferSearch",
     "OptimizationRecommendation",
     "OutlayError",
     "PluginSink",
@@ -144,6 +149,7 @@ __all__ = [
     "Rate",
     "Run",
     "RunReading",
+    "SweepAccount",
     "Tokens",
     "TrainingCostReport",
     "TrainingMetrics",
@@ -157,10 +163,12 @@ __all__ = [
     "iso_flops",
     "iso_time",
     "iso_tokens",
+    "list_prices",
     "list_runs",
     "measured_memory",
     "noise_scale",
     "read_run",
+    "read_sweep",
     "run",
 ]
 

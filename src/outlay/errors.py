@@ -41,13 +41,18 @@ class Refused(OutlayError):
     exit_code = 3
 
 
+def got(seen: object) -> str:
+    """Return what an error says of the value that was seen."""
+    return "nothing was given" if seen is None else f"got {seen!r}"
+
+
 class InvalidValue(OutlayError, ValueError):
     """An invalid value; the message names it and what is allowed."""
 
     exit_code = 2
 
     def __init__(self, name: str, seen: object, expected: str) -> None:
-        super().__init__(f"{name}: got {seen!r}; expected {expected}")
+        super().__init__(f"{name}: {got(seen)}; expected {expected}")
         self.name = name
         self.seen = seen
         self.expected = expected

@@ -96,6 +96,14 @@ def html_text(text: str) -> str:
     return html.escape(terminal_text(text), quote=True)
 
 
+def html_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a plain HTML table, for a notebook, which styles it."""
+    head = "".join(f"<th>{html_text(heading)}</th>" for heading in headings)
+    lines = ("".join(f"<td>{html_text(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
 def latex_text(text: str) -> str:
     """Return text escaped for LaTeX."""
     return "".join(_LATEX.get(letter, letter) for letter in one_line(text))

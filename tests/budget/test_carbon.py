@@ -30,7 +30,7 @@ def test_a_limit_on_emissions_binds_at_the_energy_that_emits_them(limit: object)
     assert not tracker.should_stop()
     tracker.update(1, 1.0, energy_Wh=1)
     assert tracker.should_stop()
-    assert str(tracker.stop_reason).startswith(f"{KEY}: 420.000 gCO2e of 420.000 gCO2e")
+    assert str(tracker.stop_reason).startswith("emissions: 420.000 gCO2e of 420.000 gCO2e")
 
 
 def test_a_budget_keeps_the_factor_that_it_was_made_with(factors: Path) -> None:

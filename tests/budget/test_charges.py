@@ -131,7 +131,7 @@ def test_an_exhausted_start_reports_which_limit_and_why(
     ):
         assert list(run.steps(range(5), tokens=1)) == []
     text = (
-        "budget was exhausted before this start: max_cost_usd: 0.123 USD of 0.10 USD used, "
+        "budget was exhausted before this start: cost: 0.123 USD of 0.10 USD used, "
         "of which 0.10 USD while down between attempts"
     )
     assert run.stop_reason == text

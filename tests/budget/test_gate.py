@@ -277,7 +277,7 @@ def test_a_limit_in_euros_stops_at_the_same_step_however_often_the_run_is_killed
     assert content["limits"] == {"max_cost_eur": 1}
     assert content["totals"]["cost_eur"] == 1  # type: ignore[index]
     assert content["cost"]["charged_eur"] == 1  # type: ignore[index]
-    assert content["stop_reason"]["text"] == "max_cost_eur: 1.00 EUR of 1.00 EUR used"  # type: ignore[index]
+    assert content["stop_reason"]["text"] == "cost: 1.00 EUR of 1.00 EUR used"  # type: ignore[index]
     assert "cost_eur" not in content["unmeasured"]  # type: ignore[operator]
     assert events(tmp_path, "ended")[-1].data["totals"]["cost_eur"] == 1
     assert read_history(tmp_path).spend(2**62).executed.cost_units == 3600 * 10**15

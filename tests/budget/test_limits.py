@@ -235,10 +235,8 @@ def test_a_limit_as_shown_reads_back_as_the_same_limit(key: str, number: int) ->
 def test_the_reason_says_which_limit_and_by_how_much() -> None:
     bounds = iso_tokens(50).bounds
     refusal = would_pass(Usage(tokens=32), Usage(tokens=32), bounds)
-    assert str(refusal) == (
-        "max_tokens: 32 tok of 50 tok used, the next step would pass it by 14 tok"
-    )
-    assert str(reached(Usage(tokens=51), bounds)) == "max_tokens: 51 tok of 50 tok used, 1 tok over"
+    assert str(refusal) == ("tokens: 32 tok of 50 tok used, the next step would pass it by 14 tok")
+    assert str(reached(Usage(tokens=51), bounds)) == "tokens: 51 tok of 50 tok used, 1 tok over"
 
 
 @given(st.integers(0, 10**30))

@@ -306,7 +306,7 @@ DOLLARS = """{
     "limit": 3600000000000000000,
     "limit_key": "max_cost_usd",
     "over": 900000000000000000,
-    "text": "max_cost_usd: 1.25 USD of 1.00 USD used, 0.25 USD over",
+    "text": "cost: 1.25 USD of 1.00 USD used, 0.25 USD over",
     "unit": "cost_units",
     "used": 4500000000000000000
   },

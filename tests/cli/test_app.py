@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+import typer.main
 
 from command_line import in_process
 from outlay import run
-from outlay.cli.app import ENTRIES, FIRST, TOPICS, CommandEntry
+from outlay.cli.app import ENTRIES, FIRST, TOPICS, CommandEntry, build
 
 HEAVY = {"sqlalchemy", "numpy", "httpx2", "omegaconf"}
 COMMANDS = {f"outlay.cli.{entry.target.partition(':')[0]}" for entry in ENTRIES}
@@ -112,6 +117,33 @@ def test_a_topic_that_does_not_exist_is_an_error_with_those_that_do() -> None:
 def test_short_options_of_help_and_version(words: tuple[str, ...]) -> None:
     longer = (*words[:-1], {"-h": "--help", "-V": "--version"}[words[-1]])
     assert in_process(*words).out == in_process(*longer).out != ""
+
+
+@pytest.mark.parametrize("words", [("web",), ("guard", "run")])
+def test_a_paragraph_of_help_fills_its_lines(words: tuple[str, ...]) -> None:
+    head = in_process(*words, "--help", COLUMNS="80").out.partition("╭")[0]
+    for paragraph in re.split(r"\n *\n", head)[2:]:
+        lines = [line.strip() for line in paragraph.splitlines()]
+        for line, after in pairwise(lines):
+            assert len(f"{line} {after.split()[0]}") > 78, paragraph
+
+
+def options_of(command: Any) -> Iterator[Any]:
+    """Yield the options that a command and those below it show."""
+    yield from (each for each in command.params if not getattr(each, "hidden", False))
+    for below in getattr(command, "commands", {}).values():
+        if not below.hidden:
+            yield from options_of(below)
+
+
+@pytest.mark.parametrize(("name", "word"), [("--budget", "stop|end"), ("--ceiling", "refuse")])
+def test_a_budget_stops_and_a_ceiling_refuses_on_the_page_of_each_command(
+    name: str, word: str
+) -> None:
+    command = typer.main.get_command(build(loaded=True))
+    helps = {each.help for each in options_of(command) if name in each.opts}
+    assert helps
+    assert [text for text in helps if not re.search(word, text)] == []
 
 
 @pytest.mark.parametrize("group", ["goodput", "cost", "budget", "log"])

@@ -7,14 +7,14 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import distribution
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+
+from installed import needed_by
 
 ROOT = Path(__file__).parents[2]
 ADR = (ROOT / "docs" / "adr" / "0005-core-dependencies.md").read_text()
@@ -35,16 +35,9 @@ def project() -> dict[str, Any]:
 def core(project: dict[str, Any]) -> dict[str, int]:
     """The size of every library that outlay needs, and of those that they need, in bytes."""
     sizes: dict[str, int] = {}
-    waiting = [Requirement(each) for each in project["dependencies"]]
-    while waiting:
-        needed = waiting.pop()
-        name = canonicalize_name(needed.name)
-        if name in sizes or (needed.marker and not needed.marker.evaluate()):
-            continue
-        found = distribution(name)
+    for name, found in needed_by(project["dependencies"]).items():
         files = [Path(str(file.locate())) for file in found.files or [] if file.suffix != ".pyc"]
         sizes[name] = sum(file.stat().st_size for file in files if file.is_file())
-        waiting += [Requirement(each) for each in found.requires or []]
     return sizes
 
 

@@ -1,4 +1,8 @@
-"""The examples of trainings, each run as its README prints it, in a copy of its directory."""
+"""The examples of trainings, each run as its README prints it, in a copy of its directory.
+
+That they add at most eight lines is computed: their code without the lines of the README's diff has
+no outlay in it.
+"""
 
 from __future__ import annotations
 
@@ -61,14 +65,32 @@ def python(code: str, directory: Path) -> str:
     return done.stdout
 
 
+def steps_s(run_dir: Path) -> float:
+    """Return the time of the steps of rank 0, without the spans inside them, as recorded."""
+    found = ledger.read_run(run_dir).segments.items()
+    records = next(each for segment, each in found if segment.rank == 0)
+    begun = {each.seq: each.t_ns for each in records if isinstance(each, ledger.SpanBegun)}
+    spans = [each for each in records if isinstance(each, ledger.SpanEnded)]
+    steps = [each for each in records if isinstance(each, ledger.Step)]
+    inside = [
+        (span.t_ns - begun[span.begun])
+        for span in spans
+        for step in steps
+        if step.t_ns - step.dur_ns <= begun[span.begun] and span.t_ns <= step.t_ns
+    ]
+    return (sum(step.dur_ns for step in steps) - sum(inside)) / 1e9
+
+
 FILES = {"notebook": "training.ipynb"} | dict.fromkeys(
-    ("while_true", "lightning", "transformers"), "train.py"
+    ("while_true", "jax_loop", "torch_ddp", "lightning", "transformers"), "train.py"
 )
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_was_added_is_the_diff_of_at_most_8_lines_in_the_readme(name: str) -> None:
-    assert re.findall(r"\b(outlay|run\.|callback\b).*", without_outlay(name).split('"""')[-1]) == []
+    plain = without_outlay(name)
+    compile(plain, name, "exec")
+    assert re.findall(r"\b(outlay|run\.|callback\b).*", plain.split('"""')[-1]) == []
 
 
 def test_the_loop_is_as_its_own_stopwatch_and_counter_say(tmp_path: Path) -> None:
@@ -80,9 +102,7 @@ def test_the_loop_is_as_its_own_stopwatch_and_counter_say(tmp_path: Path) -> Non
     assert counted["tokens"] == 34 * 1024
     # Its stopwatches run within what outlay measures, and that within its loop.
     loop_s, train_s, eval_s = (counted[f"{each}_s"] for each in ("loop", "train", "eval"))
-    records = ledger.read_run(tmp_path / "runs/while_true").records
-    steps_s = sum(each.dur_ns for each in records if isinstance(each, ledger.Step)) / 1e9
-    assert train_s <= steps_s <= loop_s - eval_s
+    assert train_s <= steps_s(tmp_path / "runs/while_true") <= loop_s - eval_s
     assert eval_s <= read.phases["evaluation"] / 1e9 <= loop_s - train_s
 
 
@@ -122,9 +142,10 @@ def test_the_notebook_runs_and_its_last_cells_show_the_run(tmp_path: Path) -> No
         ("transformers", "runs/transformers", 31, 31 * 8 * 16, "stopped after 31 steps"),
         ("lightning", "runs/lightning", 62, 62 * 16, "stopped after 62 steps"),
         ("torch_ddp", "runs/ddp", 390, 390 * 2 * 2 * 32, "stopped after 390 micro-batches"),
+        ("jax_loop", "runs/jax", 156, 156 * 64, "stopped after 156 steps"),
     ],
 )
-def test_an_example_stops_at_its_budget_by_the_commands_of_its_readme(
+def test_an_example_stops_at_its_budget_as_its_own_counter_and_stopwatch_say(
     name: str, run_dir: str, steps: int, tokens: int, printed: str, tmp_path: Path
 ) -> None:
     shutil.copytree(EXAMPLES / name, tmp_path, dirs_exist_ok=True)
@@ -138,7 +159,11 @@ def test_an_example_stops_at_its_budget_by_the_commands_of_its_readme(
         },
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    assert printed in done.stdout
+    (said,) = re.findall(rf"{printed}: .*", done.stdout)
+    stopwatch = {name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+) s\b", said)}
     run = outlay.read_run(tmp_path / run_dir)
     assert (run.figures.steps, run.figures.tokens, run.status) == (steps, tokens, "completed")
     assert run.budget is not None
+    # Their stopwatches: around the work of a step, if it has one, and around the loop.
+    assert stopwatch.get("train", 0) <= steps_s(tmp_path / run_dir) <= stopwatch["loop"]
+    assert stopwatch["loop"] <= run.figures.wall_ns / 1e9

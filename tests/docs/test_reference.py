@@ -185,6 +185,8 @@ def test_the_readme_is_short_and_has_its_sections_in_order() -> None:
     ]  # fmt: skip
     for section, shown in {0: "outlay: cost", 1: "error: ", 2: "on_stop(save)"}.items():
         assert shown in sections[section]
+    rows = [line for line in sections[3].splitlines() if line.startswith("| ")][1:]
+    assert [len(re.findall(r"\]\(", row)) for row in rows] == [1] * 5
 
 
 def test_the_page_of_pages_links_every_page() -> None:

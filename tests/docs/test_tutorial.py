@@ -1,20 +1,25 @@
-"""The README and the tutorial run as printed, in a fresh virtual environment.
+"""The README, the tutorial and an example run as printed, in fresh virtual environments.
 
-The environment shares installed packages with this one, so that nothing is downloaded. Every
-command runs in a shell, in the order of the page, in one empty directory.
+One has outlay's own dependencies and nothing else, as after ``pip install``; the other has torch
+and everything else that is installed here. Both link to installed packages, so that nothing is
+downloaded. Every command runs in a shell, in the order of the page, in one empty directory.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
 
+from installed import needed_by
 from papers import ROOT, Block, blocks
 
 pytestmark = pytest.mark.xdist_group("tutorial")
@@ -23,15 +28,32 @@ BEFORE, FILE = "before\n", "file: "
 SCRIPT = "#!{python}\nimport sys\nfrom outlay.cli import main\nsys.exit(main())\n"
 
 
+Environ = dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A fresh virtual environment's variables, as its ``activate`` sets them."""
-    place = tmp_path_factory.mktemp("fresh")
+def environs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Environ]:
+    """The variables of two fresh environments, as their ``activate`` sets them."""
+    core, everything = (tmp_path_factory.mktemp(name) for name in ("core", "everything"))
+    requirements = distribution("outlay").requires or []
+    packages = [path for path in sys.path if Path(path).name == "site-packages"]
+    return {
+        "without torch": fresh(core, packages=needed_by(requirements).values()),
+        "with torch": fresh(everything, paths=packages),
+    }
+
+
+def fresh(
+    place: Path, *, paths: Iterable[str] = (), packages: Iterable[Distribution] = ()
+) -> Environ:
+    """Make a virtual environment with outlay, everything in ``paths``, and these packages."""
     venv.create(place / "venv", symlinks=True)
     bin_dir = place / "venv" / "bin"
-    packages = [path for path in sys.path if Path(path).name == "site-packages"]
     (site,) = (place / "venv" / "lib").glob("python*/site-packages")
-    (site / "shared.pth").write_text("\n".join([str(ROOT / "src"), *packages]))
+    (site / "shared.pth").write_text("\n".join([str(ROOT / "src"), *paths]))
+    for package in packages:
+        for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+            (site / top).symlink_to(Path(str(package.locate_file(top))))
     (bin_dir / "outlay").write_text(SCRIPT.format(python=bin_dir / "python"))
     (bin_dir / "outlay").chmod(0o755)
     return {
@@ -43,7 +65,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 class Follower:
     """Runs the blocks of pages; ``printed`` has the output of each command."""
 
-    def __init__(self, directory: Path, environ: dict[str, str]) -> None:
+    def __init__(self, directory: Path, environ: Environ) -> None:
         self.directory = directory
         self.printed: dict[str, str] = {}
         self._environ = environ
@@ -74,9 +96,18 @@ def _whole(block: Block) -> str:
     return f"import warnings\nwarnings.simplefilter('error')\n{before}\n{block.text}"
 
 
-@pytest.fixture(scope="module")
-def tutorial(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Follower:
-    follower = Follower(tmp_path_factory.mktemp("tutorial"), environ)
+BOTH = pytest.mark.parametrize("has", ["without torch", "with torch"])
+
+
+@pytest.fixture(
+    scope="module", params=["without torch", pytest.param("with torch", marks=pytest.mark.slow)]
+)
+def tutorial(
+    request: pytest.FixtureRequest,
+    environs: dict[str, Environ],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Follower:
+    follower = Follower(tmp_path_factory.mktemp("tutorial"), environs[request.param])
     follower.follow(ROOT / "docs" / "tutorial.md")
     return follower
 
@@ -91,21 +122,53 @@ def pattern_of(line: str) -> str:
     return re.sub(r"\d[\d.]*", r"[\\d.]+", re.escape(line).replace(r"\.", "."))
 
 
-def test_the_readme_runs_as_printed(environ: dict[str, str], tmp_path: Path) -> None:
-    follower = Follower(tmp_path, environ)
+@BOTH
+def test_a_fresh_environment_has_what_it_is_said_to_have(
+    environs: dict[str, Environ], tmp_path: Path, has: str
+) -> None:
+    asked = "import importlib.util as u; print([bool(u.find_spec(n)) for n in ('outlay', 'torch')])"
+    done = subprocess.run(
+        ["python", "-c", asked], cwd=tmp_path, env=environs[has], capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout == f"[True, {has == 'with torch'}]\n"
+
+
+@BOTH
+def test_the_readme_runs_as_printed(environs: dict[str, Environ], tmp_path: Path, has: str) -> None:
+    follower = Follower(tmp_path, environs[has])
     follower.follow(ROOT / "README.md")
     readme = (ROOT / "README.md").read_text()
     (shown,) = re.findall(r"^outlay: cost .*$", readme, re.MULTILINE)
     assert re.fullmatch(pattern_of(shown), last_line(follower, "runs/wrapped"))
 
 
-def test_the_readme_shows_the_real_refusal(environ: dict[str, str], tmp_path: Path) -> None:
+@BOTH
+def test_an_example_runs_as_its_readme_prints_it(
+    environs: dict[str, Environ], tmp_path: Path, has: str
+) -> None:
+    shutil.copytree(ROOT / "examples" / "while_true", tmp_path, dirs_exist_ok=True)
+    (typed,) = (b for b in blocks((tmp_path / "README.md").read_text()) if b.language == "console")
+    done = subprocess.run(
+        ["bash", "-e"], input=typed.text, cwd=tmp_path, env=environs[has], capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^█ step ", done.stdout, re.MULTILINE)
+
+
+def test_the_readme_shows_the_real_refusal(environs: dict[str, Environ], tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     first, second = re.findall(r"^\$ (outlay guard authorize .*)$", readme, re.MULTILINE)
     (error,) = re.findall(r"^error: .*$", readme, re.MULTILINE)
     shell = ["bash", "-c", f"{first} && {second}"]
     done = subprocess.run(
-        shell, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        shell,
+        cwd=tmp_path,
+        env=environs["without torch"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (3, f"{error}\n")
 

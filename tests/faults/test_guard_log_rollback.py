@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from command_line import in_process
-from outlay.cli.output import SHOWN_DIGITS
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
@@ -196,7 +195,7 @@ class TestExpecting:
     def test_status_and_verify_show_the_head(self, log_path: Path) -> None:
         head = FileSpendLog(log_path).head()
         assert self.head(log_path) == head
-        shown = f"head {head[:SHOWN_DIGITS]} ("
+        shown = f"head {head[:12]} ("
         assert shown in in_process("guard", "status", "--log", log_path).out
         assert shown in in_process("guard", "verify", "--log", log_path).out
         assert in_process("guard", "verify", "--log", log_path, "--json").json["head"] == head

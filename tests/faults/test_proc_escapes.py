@@ -222,7 +222,7 @@ def test_the_budget_of_an_orphaned_exec_is_enforced_once_it_is_found(
     until(lambda: records(tmp_path / "r", AttemptEnded), "its end to be recorded")
     (end,) = records(tmp_path / "r", AttemptEnded)
     assert isinstance(end, AttemptEnded)
-    assert (end.status, end.reason[:19]) == ("terminated", "budget: max_minutes")
+    assert (end.status, end.reason[:12]) == ("terminated", "budget: time")
     assert not alive(pid)
 
 

@@ -306,6 +306,7 @@ class TestRunning:
         done = self.run(plan, sys.executable, "-c", "import sys; print('trained'); sys.exit(5)")
         assert (done.out, done.code) == ("trained\n", 5)
         assert "worst overshoot 0.064167 USD (slice 5m00s + notice 30.0s)" in done.err
+        assert re.search(r"; head (\w{12}) \(outlay guard verify --expect \1 finds", done.err)
         assert BudgetGuard.of_log(plan / "spend.jsonl").holds() == ()
 
     def test_a_limit_that_only_pays_for_the_notice_is_refused_as_a_limit(self, plan: Path) -> None:

@@ -21,7 +21,8 @@ from outlay.prices.alerts import AlertKind, AlertRules
 from outlay.prices.catalog import Query
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
-from outlay.prices.price_book import NothingLoaded, PriceBook, SourceState, search_offers
+from outlay.prices.offer_search import search_offers
+from outlay.prices.price_book import NothingLoaded, PriceBook, SourceState
 from outlay.prices.series import Alert, PricePoint, alerts, current_points, points
 from outlay.prices.sources.vendors import parse_vast
 from outlay.store import open_store

@@ -354,3 +354,18 @@ def test_a_weekly_alert_has_the_digest_in_its_body(
     clock.advance(2 * DAY)
     watch.round()
     assert len(said) == 2
+
+
+def test_a_log_that_was_used_by_hand_is_shown_with_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / f"work-{tmp_path.name}"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    held = in_process("guard", "authorize", "first", "3.00 USD", "--ceiling", "5")
+    assert held.code == 0, held.err
+    monkeypatch.chdir(tmp_path)
+    shown = in_process("digest", columns=300).out
+    assert re.search(rf"{work.name}/spend\.jsonl +5\.00 USD +0\.00 USD +3\.00 USD", shown)
+    (work / "spend.jsonl").unlink()
+    assert work.name not in in_process("digest").out

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,24 @@ def test_a_phase_lasts_until_the_next_one_or_the_next_step(tmp_path: Path) -> No
     phases = outlay.read_run(tmp_path).phases
     seconds = {name: ns / SECOND for name, ns in phases.items()}
     assert seconds == {"evaluation": 5, "checkpoint_save": 2, "step": 3, "other": 5}
+
+
+def test_a_phase_in_the_body_of_a_loop_lasts_until_its_end(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    def batches() -> Iterator[int]:
+        for number in range(3):
+            clock.advance(7 * SECOND)
+            yield number
+
+    with outlay.run("m", dir=tmp_path, clock=clock) as run:
+        run.phase("training_prep")
+        for _ in run.steps(batches()):
+            clock.advance(2 * SECOND)
+            run.phase("evaluation")
+            clock.advance(SECOND)
+    seconds = {name: ns / SECOND for name, ns in outlay.read_run(tmp_path).phases.items()}
+    assert seconds == {"training_prep": 7, "step": 6, "evaluation": 3, "data_loading": 14}
 
 
 def test_a_step_that_never_ended_is_not_recorded(tmp_path: Path) -> None:

@@ -63,17 +63,17 @@ def test_a_limit_on_time_of_the_variable_ends_a_program_that_records_nothing(
     done = in_process("exec", "--dir", tmp_path / "r", "--", *ENDLESS, OUTLAY_BUDGET="iso_time=1s")
     assert done.code == 3
     last = done.err.splitlines()[-1]
-    assert re.match(r"outlay: ended by its budget: max_minutes: \S+ of 1\.0s used", last)
+    assert re.match(r"outlay: ended by its budget: time: \S+ of 1\.0s used", last)
     (end,) = ends(tmp_path / "r")
     assert end.status == "terminated"
-    assert end.reason.startswith("budget: max_minutes: ")
+    assert end.reason.startswith("budget: time: ")
 
 
 def test_a_limit_on_cost_ends_it_and_counts_like_the_books(tmp_path: Path) -> None:
     terms = ("--price", "3600 USD/h", "--budget", "iso_cost=1 USD")
     done = in_process("exec", "--dir", tmp_path / "r", *terms, "--json", "--", *ENDLESS)
     assert done.code == done.json["exit_code"] == 3
-    assert re.match(r"max_cost_usd: \d\S* USD of 1\.00 USD", done.json["budget"]["stop_reason"])
+    assert re.match(r"cost: \d\S* USD of 1\.00 USD", done.json["budget"]["stop_reason"])
     report = outlay_read(tmp_path / "r").budget
     assert report is not None
     assert report.used.cost_micros == done.json["run"]["cost"]["micros"] >= 10**6
@@ -88,7 +88,7 @@ def test_use_counts_over_attempts_and_a_used_up_budget_starts_nothing(tmp_path: 
     assert report.used.time_ns == sum(walls_ns(tmp_path / "r")) >= 5 * SECOND
     third = in_process(*budget, "--", "touch", tmp_path / "started")
     assert third.code == 3
-    assert "budget was exhausted before this start: max_minutes" in third.err
+    assert "budget was exhausted before this start: time: " in third.err
     assert not (tmp_path / "started").exists()
 
 
@@ -202,7 +202,7 @@ def test_a_budget_of_the_programs_own_does_not_replace_that_of_exec(tmp_path: Pa
     command = program("{'budget': 'iso_tokens=5M'}", 4000)
     done = in_process("exec", "--dir", tmp_path / "r", "--budget", "iso_time=2s", "--", *command)
     assert done.code == 3, done.err
-    assert any(end.reason.startswith("budget: max_minutes") for end in ends(tmp_path / "r"))
+    assert any(end.reason.startswith("budget: time: ") for end in ends(tmp_path / "r"))
 
 
 def test_a_recording_program_that_hangs_is_ended_a_notice_after_its_limit_on_cost(
@@ -242,7 +242,7 @@ def test_the_budget_is_enforced_after_exec_was_killed(tmp_path: Path) -> None:
     supervisor.wait()
     until(lambda: ends(tmp_path / "r"), "the end to be recorded")
     (end,) = ends(tmp_path / "r")
-    assert (end.status, end.reason[:20]) == ("terminated", "budget: max_minutes:")
+    assert (end.status, end.reason[:13]) == ("terminated", "budget: time:")
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
@@ -253,7 +253,7 @@ def test_the_keeper_ends_the_command_if_exec_cannot(tmp_path: Path) -> None:
     until(lambda: not alive(command), "the keeper to end the command")
     supervisor.send_signal(signal.SIGCONT)
     assert supervisor.wait(timeout=60) == 3
-    assert ends(tmp_path / "r")[0].reason.startswith("budget: max_minutes:")
+    assert ends(tmp_path / "r")[0].reason.startswith("budget: time:")
 
 
 # -- which limit ends the command, and when ----------------------------------------------------

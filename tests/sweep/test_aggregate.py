@@ -77,7 +77,7 @@ def write_artefacts(run_dir: Path, **budget: Any) -> None:
 def test_a_run_log_gives_throughput_cost_goodput_and_the_reason_it_stopped(sweep: Sweep) -> None:
     story = Segment(about={"price": dollars(3600)})
     story.step(1, wait=1, samples=4, comm_bytes=10).step(2, samples=12, comm_bytes=30)
-    story.add(BudgetEvent(t_ns=story.now_ns, event="stopped", data={"text": "max_minutes: 4s"}))
+    story.add(BudgetEvent(t_ns=story.now_ns, event="stopped", data={"text": "time: 4s"}))
     write_log(sweep.add("001_a"), metric(story, 0.9).end())
     row = sweep.row()
     assert row["ips_mean"] == 16 / 4
@@ -85,7 +85,7 @@ def test_a_run_log_gives_throughput_cost_goodput_and_the_reason_it_stopped(sweep
     assert row["bytes_per_step"] == 20
     assert (row["cost"], row["currency"]) == (4.0, "USD")
     assert row["goodput"] == 0.75
-    assert row["stop_reason"] == "max_minutes: 4s"
+    assert row["stop_reason"] == "time: 4s"
     assert (row["status"], row["errors"]) == ("completed", "")
 
 
@@ -132,7 +132,7 @@ def test_figures_cached_when_runs_end_are_used_and_equal_those_of_the_log(
     sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story = Segment(about={"price": dollars(3600)}).step(1, samples=4, comm_bytes=7)
-    story.add(BudgetEvent(t_ns=story.now_ns, event="stopped", data={"text": "max_minutes: 4s"}))
+    story.add(BudgetEvent(t_ns=story.now_ns, event="stopped", data={"text": "time: 4s"}))
     run_dir = sweep.add("001_a")
     write_log(run_dir, metric(story, 0.9).end())
     read = sweep.row()

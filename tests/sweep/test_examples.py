@@ -53,7 +53,7 @@ def test_the_iso_cost_example_spends_the_same_on_every_run(tmp_path: Path, curre
     assert len(rows) == 2
     for row in rows:
         assert row["status"] == "completed"
-        assert str(row["stop_reason"]).startswith(f"max_cost_{currency.lower()}")
+        assert str(row["stop_reason"]).startswith("cost: ")
         assert row["cost"] == pytest.approx(limit, rel=0.5)
         assert row["charged_cost"] == pytest.approx(limit, rel=0.5)
         assert row["currency"] == currency
@@ -73,6 +73,6 @@ def test_the_iso_time_example_runs_under_torchrun(tmp_path: Path) -> None:
     )  # fmt: skip
     (row,) = run_and_summarise(grid, tmp_path / "sweep")
     assert row["run_id"] == "001_small-batch"
-    assert str(row["stop_reason"]).startswith("max_minutes")
+    assert str(row["stop_reason"]).startswith("time: ")
     assert row["accuracy_value"] is not None
     assert row["budget_mode"] == "iso_time"

@@ -77,14 +77,13 @@ def test_the_next_run_of_a_model_is_forecast_for_cash_and_showback_apart(
         assert text in forecast
 
 
-def test_spend_logs_in_folders_of_the_same_name_are_all_listed(
+def test_spend_logs_used_by_hand_in_folders_of_the_same_name_are_all_listed(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     for parent in ("a", "b"):
         (tmp_path / parent / "sweep").mkdir(parents=True)
         path = tmp_path / parent / "sweep" / "spend.jsonl"
         BudgetGuard("10", path, clock=clock).authorize(f"lab-{parent}", "1.00")
-        remember_log(path)
     page = shown(guard_page(PageQuery(path="/guard"), BookReader(clock=clock)))
     for parent in ("a", "b"):
         assert f">{tmp_path}/{parent}/sweep/spend.jsonl</a>" in page

@@ -79,7 +79,8 @@ class StopReason:
         return self.bound.dimension.key
 
     def __str__(self) -> str:
-        text, used = self.bound.dimension.text, f"{self.key}: {self.bound.text(self.used)} used"
+        dimension = self.bound.dimension
+        text, used = dimension.text, f"{dimension.label}: {self.bound.text(self.used)} used"
         if self.before_start:
             down = f", of which {text(self.down)} while down between attempts" if self.down else ""
             return f"budget was exhausted before this start: {used}{down}"
@@ -245,6 +246,7 @@ class Dimension:
 
     Attributes:
         name: The field of ``Usage`` that counts it.
+        label: Its name for people.
         key: The configuration key of its limit.
         mode: The budget mode that requires that limit.
         progress: Whether it counts surviving work, which a rollback takes back, rather than a
@@ -272,7 +274,7 @@ def _ratio(amount: int, unit: int) -> int | float:
 
 TIME: Final = Dimension(
     name="time_ns",
-    label="training time",
+    label="time",
     key="max_minutes",
     mode="iso_time",
     read=_read_scaled("max_minutes", NS_PER_MINUTE, _EXPECTED_MINUTES, Duration),
@@ -431,8 +433,8 @@ class Threshold:
     used: int
 
     def __str__(self) -> str:
-        key, used = self.bound.dimension.key, self.bound.text(self.used)
-        return f"{self.percent}% of {key} is used: {used}"
+        label, used = self.bound.dimension.label, self.bound.text(self.used)
+        return f"{self.percent}% of the limit on {label} is used: {used}"
 
 
 class Thresholds:

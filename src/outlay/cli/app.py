@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by a guard or budget.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -164,6 +165,8 @@ class _LazyCommands(TyperGroup):
         if isinstance(self.commands.get(args[0]), _Unloaded):
             (entry,) = (entry for entry in ENTRIES if entry.name == args[0])
             self.commands[entry.name] = _load(entry)
+        if (called := self.commands.get(args[0])) is not None:
+            _fill_paragraphs(called)
         return super().resolve_command(ctx, args)
 
 
@@ -171,6 +174,14 @@ def _load(entry: CommandEntry) -> Any:
     alone = typer.Typer()
     _add(alone, entry)
     return typer.main.get_group(alone).commands[entry.name]
+
+
+def _fill_paragraphs(command: Any) -> None:
+    """Join the lines of each paragraph of a command's help, which a terminal breaks anew."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(each.splitlines()) for each in paragraphs)
+    for each in getattr(command, "commands", {}).values():
+        _fill_paragraphs(each)
 
 
 def _add(app: typer.Typer, entry: CommandEntry) -> None:

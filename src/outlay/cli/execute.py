@@ -36,7 +36,7 @@ def show_exec(
         Path | None, typer.Option("--dir", metavar="DIR", help="Run directory; reuse it to resume.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help='Ends the command: "iso_time=2h", "iso_cost=5 USD".')
+        str | None, typer.Option(help='Where it ends the command: "iso_time=2h", "iso_cost=5 USD".')
     ] = None,
     records: Annotated[
         bool, typer.Option("--records", help="The program calls outlay.run() and stops itself.")

@@ -162,8 +162,9 @@ def with_shown_paths(text: str) -> str:
 def print_head(head: str) -> None:
     """Print the head of a spend log, for a later `guard verify --expect`; nothing without one."""
     if head:
-        short = head[:SHOWN_DIGITS]
-        print_sentence(f"head {short} (outlay guard verify --expect {short} finds later edits)")
+        from outlay.guard.spend_log import head_text  # Most commands need no guard.
+
+        print_sentence(head_text(head))
 
 
 def short_id(run_id: str) -> str:

@@ -28,7 +28,7 @@ from outlay.cli.output import (
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.escaping import one_line
-from outlay.export.spend_logs import shared_logs
+from outlay.export.spend_logs import shared_logs, shown_logs
 from outlay.files import write_whole
 from outlay.guard.away.waiting_settlements import all_waiting, deliver_all
 from outlay.guard.budget_guard import BudgetGuard
@@ -92,14 +92,17 @@ def show_watch(
     def logs() -> tuple[str | Path, ...]:
         return given or tuple(dict.fromkeys((*known_logs(), *known_books(), *shared_logs())))
 
+    def logs_for_alerts() -> tuple[str | Path, ...]:
+        return given or tuple(dict.fromkeys((*logs(), *shown_logs(None))))
+
     if check:
-        raise typer.Exit(_show_check(logs(), as_json=as_json))
+        raise typer.Exit(_show_check(logs_for_alerts(), as_json=as_json))
     if install:
         _show_install(as_json=as_json)
         return
     if not once and (settings := settings_path()).exists():
         say(f"settings: {settings}")
-    alerts = AlertWatch(say, logs=logs)
+    alerts = AlertWatch(say, logs=logs_for_alerts)
     while True:
         for settlement in deliver_all(BudgetGuard.of_log).delivered:
             say(f"delivered: {settlement}")

@@ -15,10 +15,12 @@ from outlay.cost.spending import Spending
 from outlay.decoding import BadDocument, read_toml
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.away.polled_log import PolledLog
+from outlay.guard.index.head_file import used_logs
 from outlay.guard.rental.watch import known_logs
 from outlay.guard.spend_log import is_url, named_log, open_book
 from outlay.membership import Membership
 from outlay.store.home import settings_path
+from outlay.sweep.state.manifest import is_sweep
 
 
 class _SpendLogsFile(msgspec.Struct, frozen=True):
@@ -32,14 +34,23 @@ def shown_logs(
 ) -> tuple[str | Path, ...]:
     """Return the spend logs to show: those ``given``, else every one known on this machine.
 
-    Known are those with rentals, those in ``outlay.toml``, and the book in OUTLAY_SPEND_LOG.
+    Known are the ``local_logs``, those in ``outlay.toml``, and the book in OUTLAY_SPEND_LOG.
 
     Raises:
         InvalidValue: A URL is none, or one in ``outlay.toml`` has a password.
     """
     if given:
         return tuple(map(_full_name, given))
-    return tuple(dict.fromkeys((*known_logs(), *shared_logs(environ))))
+    return tuple(dict.fromkeys((*local_logs(), *shared_logs(environ))))
+
+
+def local_logs() -> tuple[Path, ...]:
+    """Return the logs in files under which this machine has rented, or that were used on it.
+
+    Without the logs of sweeps, each of which its own sweep shows.
+    """
+    used = (path for path in used_logs() if not is_sweep(path.parent))
+    return tuple(dict.fromkeys((*known_logs(), *used)))
 
 
 def shared_logs(environ: Mapping[str, str] = os.environ) -> tuple[str | Path, ...]:

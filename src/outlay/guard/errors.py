@@ -22,7 +22,7 @@ OutlayError
 
 from __future__ import annotations
 
-from outlay.errors import InvalidValue, OutlayError, Refused
+from outlay.errors import InvalidValue, OutlayError, Refused, got
 
 
 class BudgetGuardExceeded(Refused):
@@ -129,7 +129,7 @@ class CeilingUnusable(Refused):
     """A ceiling's setting can't be parsed, so nothing is authorised."""
 
     def __init__(self, where: str, seen: object, expected: str) -> None:
-        super().__init__(f"{where}: got {seen!r}; expected {expected}. Nothing is authorised.")
+        super().__init__(f"{where}: {got(seen)}; expected {expected}. Nothing is authorised.")
 
 
 class KeyReused(InvalidValue):

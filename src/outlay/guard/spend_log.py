@@ -72,6 +72,8 @@ from outlay.proc.identity import has_ended
 from outlay.store.home import books_dir
 from outlay.units import Duration
 
+_SHOWN_DIGITS = 12  # Of a hash; enough to identify it.
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
@@ -106,6 +108,12 @@ class Login:
     user: str
     via: str = ""
     teams: tuple[str, ...] = ()
+
+
+def head_text(head: str) -> str:
+    """Return the hash of a log's last line for people, and what it is good for."""
+    short = head[:_SHOWN_DIGITS]
+    return f"head {short} (outlay guard verify --expect {short} finds later edits)"
 
 
 class SpendLog(Protocol):
@@ -374,7 +382,7 @@ class FileSpendLog(SpendLog):
         self._indexed = indexed
         self._index_fails = False
         self._head = HeadFile(head_path(self.path))
-        self._memory = RememberedHead(self.path)
+        self._memory = RememberedHead(self.path, listed=True)
         self._clock = clock
         self._manifest = manifest_path(self.path)
         self._slots = self._remembered = NO_SLOTS

@@ -27,7 +27,7 @@ from outlay.guard.entries import RunPart
 from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
-from outlay.guard.spend_log import is_url, name_for_others
+from outlay.guard.spend_log import head_text, is_url, name_for_others
 from outlay.handlers import handling
 from outlay.ledger import EndStatus, GpuCount, Price, gpu_count_of
 from outlay.proc.exit_record import shell_code
@@ -395,7 +395,7 @@ class Supervisor:
             recorded = False
             self._say(f"{actual} for {duration_text(elapsed_ns)} {waiting_text(file)}")
         elif recorded:
-            self._say(f"{actual} for {duration_text(elapsed_ns)}; head {head}")
+            self._say(f"{actual} for {duration_text(elapsed_ns)}; {head_text(head)}")
         return CommandOutcome(
             exit_code=3 if self._stopping else shell_code(code),
             stopped_because=self._stopping,

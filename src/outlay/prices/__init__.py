@@ -4,6 +4,18 @@ Nothing here turns time into money.
 """
 
 __all__ = [
-    "alerts", "catalog", "current", "energy_factors", "gpus", "names", "offer", "presets",
-    "price_book", "recording", "series", "sources", "survey",
+    "alerts",
+    "catalog",
+    "current",
+    "energy_factors",
+    "gpus",
+    "names",
+    "offer",
+    "offer_search",
+    "presets",
+    "price_book",
+    "recording",
+    "series",
+    "sources",
+    "survey",
 ]  # fmt: skip

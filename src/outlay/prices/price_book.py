@@ -19,7 +19,6 @@ from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, OutlayError
 from outlay.prices.alerts import AlertRules
-from outlay.prices.catalog import Catalog, Query
 from outlay.prices.current import write_quotes
 from outlay.prices.gpus import matching_names
 from outlay.prices.names import Quote
@@ -304,57 +303,8 @@ class NothingLoaded(OutlayError):
 
     def __init__(self) -> None:
         super().__init__(
-            "no prices have been loaded yet. "
-            "Load some: outlay prices fetch, or outlay prices import FILE."
+            "no prices have been loaded yet. Load some: outlay prices fetch, set or import."
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferSearch:
-    """The result of a search: matching offers, cheapest first.
-
-    Attributes:
-        searched: Number of offers searched.
-        too_old: Number of matching offers that were excluded for their age.
-        findings: Sources whose latest fetch failed, so that older prices or none are shown.
-    """
-
-    offers: list[Offer]
-    searched: int
-    too_old: int
-    findings: tuple[Finding, ...]
-
-
-def search_offers(
-    store: Engine,
-    query: Query,
-    *,
-    limit: int | None = None,
-    at_ns: int | None = None,
-    since_ns: int | None = None,
-) -> OfferSearch:
-    """Return the matching offers as of ``at_ns`` or now.
-
-    Offers last seen before ``since_ns`` are excluded, except manually set ones.
-
-    Raises:
-        NothingLoaded: No source was ever loaded.
-    """
-    book = PriceBook(store)
-    states = require_loaded(book)
-    offers = book.offers(at_ns=at_ns, gpu=query.gpu, tier=query.tier)
-    matching = Catalog(offers).find(query)
-    recent = [
-        offer
-        for offer in matching
-        if since_ns is None or offer.fetched_ns >= since_ns or offer.source.startswith(MANUAL)
-    ]
-    return OfferSearch(
-        offers=recent[:limit],
-        too_old=len(matching) - len(recent),
-        searched=sum(state.offers for state in states),
-        findings=(*filter(None, map(_failure_finding, states)), *book.damage),
-    )
 
 
 def anything_loaded(book: PriceBook) -> bool:
@@ -372,10 +322,3 @@ def require_loaded(book: PriceBook) -> list[SourceState]:
     if all(state.loaded_ns is None for state in states):
         raise NothingLoaded
     return states
-
-
-def _failure_finding(state: SourceState) -> Finding | None:
-    if state.failure is None:
-        return None
-    shown = "showing its older prices" if state.loaded_ns else "none of its prices are known"
-    return Finding(source=state.source, message=f"{state.failure}; {shown}", severity="warning")

@@ -219,6 +219,7 @@ class Recorder:
         self._observers: list[Observe] = []
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
+        self._phase: int | None = None
         self._end_ns: int | None = None
         self._ready = False  # Whether the thread is known and no left step is pending.
         self._stepped = self._stop_announced = False
@@ -285,6 +286,8 @@ class Recorder:
                 yield batch
                 completed = True
             finally:
+                if self._phase is not None:
+                    self.end_phase()
                 ended_ns = self.monotonic_ns()
                 step = Step(
                     t_ns=ended_ns + self.wall_offset_ns,
@@ -330,7 +333,9 @@ class Recorder:
             raise errors[0]
 
     def begin_step(self) -> int:
-        """Begin the next step and return its number."""
+        """Begin the next step and return its number; ends the open phase."""
+        if self._phase is not None:
+            self.end_phase()
         if not self._ready:
             self._write_left_step()
             self._stepping_thread = threading.get_ident()
@@ -368,6 +373,20 @@ class Recorder:
     def end_span(self, begun: int) -> None:
         """Record the end of the span that began at sequence number ``begun``."""
         self.append(SpanEnded(t_ns=self.now_ns(), begun=begun))
+
+    def begin_phase(self, name: str) -> None:
+        """End the open phase and begin another: a span for code that cannot hold a ``with`` open.
+
+        It is ended by the next one, by the next step, and by the end of the step of ``steps``.
+        """
+        self.end_phase()
+        self._phase = self.begin_span(name, overlapped=False)
+
+    def end_phase(self) -> None:
+        """End the open phase, if there is one."""
+        begun, self._phase = self._phase, None
+        if begun is not None:
+            self.end_span(begun)
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Record a number about the training, such as ``metric("accuracy", 0.91)``."""
@@ -468,11 +487,10 @@ def _count(count: Count, batch: object) -> int:
 
 
 class DrivenLoop:
-    """Records the steps and phases that a trainer's callbacks begin and end."""
+    """Records the steps that a trainer's callbacks begin and end."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._phase: int | None = None
         self._step: StepTimer | None = None
 
     def begin_step(self, wait_ns: int) -> int:
@@ -480,8 +498,6 @@ class DrivenLoop:
 
         Ends the open phase. A step that was begun and never ended does not count.
         """
-        if self._phase is not None:
-            self.end_phase()
         step = StepTimer(self._recorder, tokens=0, samples=0)
         step._wait_ns = _check_count("wait_ns", wait_ns)
         self._step = step.__enter__()
@@ -500,17 +516,6 @@ class DrivenLoop:
         step.samples = _check_count("samples", samples)
         step.count = _check_count("count", count) or 1
         step.__exit__()
-
-    def begin_phase(self, name: str) -> None:
-        """End the open phase and begin another."""
-        self.end_phase()
-        self._phase = self._recorder.begin_span(name, overlapped=False)
-
-    def end_phase(self) -> None:
-        """End the open phase, if there is one."""
-        begun, self._phase = self._phase, None
-        if begun is not None:
-            self._recorder.end_span(begun)
 
 
 def _check_count(name: str, value: int) -> int:

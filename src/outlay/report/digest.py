@@ -31,6 +31,7 @@ from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
 from outlay.guard.rental.watch import living_rentals
+from outlay.guard.scopes import WHOLE
 from outlay.rates import share_out
 from outlay.report.bill_document import confirmed_figure
 from outlay.report.document import (
@@ -113,7 +114,7 @@ class Digest:
         late: Spends of closed months that became known later.
         months: Forecast of the present month's total, in micro-units, by unit.
         now: What costs money when the digest is made.
-        heads: The hash of the last line of each spend log.
+        guards: The spend logs that were read.
         energy_mj: Measured energy of the runs, as far as it was used in the period.
         confirmed: What bills confirm, of the months of the period of which bills are known.
     """
@@ -125,12 +126,17 @@ class Digest:
     limits: tuple[LimitUse, ...]
     months: dict[Unit, Estimate]
     advice: tuple[SavingLine, ...]
-    heads: dict[str, str]
+    guards: tuple[GuardReading, ...]
     energy_mj: int
     findings: tuple[Finding, ...]
     now: MachinesNow
     before: tuple[SpentPart, ...] = ()
     confirmed: tuple[ConfirmedMonth, ...] = ()
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """The hash of the last line of each spend log."""
+        return {guard.log_path: guard.head for guard in self.guards}
 
     def totals(self) -> dict[Unit, Money]:
         """Return the total by unit."""
@@ -178,7 +184,7 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
         late=tuple(s for s in spending.spends if s.origin and _counted(s, period)),
         months=forecast_month(spending, now_ns, reading.running),
         advice=tuple(_advice(views)),
-        heads={guard.log_path: guard.head for guard in guards},
+        guards=guards,
         energy_mj=energy_in(spending.spends, runs, period.start_ns, period.end_ns),
         confirmed=tuple(_confirmed(store, spending, period, findings)),
         findings=(*findings, *spending.unpriced_finding()),
@@ -358,7 +364,7 @@ def digest_document(digest: Digest) -> Document:
                 ("Runs that look dead", _dead(digest)),
                 ("What would save most", _savings(digest)),
                 ("Warnings", _warnings(digest)),
-                ("Spend logs", _heads(digest)),
+                ("Spend logs", _spend_logs(digest)),
             ],
             whole=_WIDE,
         ),
@@ -643,8 +649,14 @@ def _savings(digest: Digest) -> Iterator[Block]:
         yield Table(("advice", graded("saves", "estimated"), "runs", "how"), rows)
 
 
-def _heads(digest: Digest) -> Iterator[Block]:
-    if digest.heads:
-        rows = tuple((path, head) for path, head in digest.heads.items())
-        yield Table(("log", "hash of its last line"), rows)
+def _spend_logs(digest: Digest) -> Iterator[Block]:
+    if digest.guards:
+        wholes = tuple(
+            (guard.log_path, each.limit, each.captured, each.held)
+            for guard in digest.guards
+            for each in guard.standings
+            if each.scope == WHOLE
+        )
+        yield Table(("log", "ceiling", "spent", "held"), wholes)
+        yield Table(("log", "hash of its last line"), tuple(digest.heads.items()))
         yield NoteBlock("outlay guard verify --expect HASH shows whether lines were removed.")

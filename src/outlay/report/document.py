@@ -176,6 +176,21 @@ def contents_html(found: Iterable[Section]) -> str:
     return f'<nav class="contents" aria-label="On this page">{links}</nav>'
 
 
+def notebook_html(document: Document, titles: Sequence[str]) -> str:
+    """Return sections of a document for a notebook, the first one open.
+
+    Without charts, style or script.
+    """
+    parts = [f"<p><b>{html_text(document.title)}</b>: {html_text(document.verdict)}</p>"]
+    for section in document.sections:
+        blocks = [block for block in section.blocks if not isinstance(block, ChartBlock)]
+        if section.title in titles and blocks:
+            opened = " open" if section.title == titles[0] else ""
+            summary = f"<summary>{html_text(section.title)}</summary>"
+            parts.append(f"<details{opened}>{summary}{blocks_html(blocks)}</details>")
+    return "".join(parts)
+
+
 def to_markdown(document: Document) -> str:
     """Return Markdown without charts, and without sections that have only charts."""
     lines = [f"# {markdown_text(document.title)}", ""]

@@ -7,24 +7,28 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 from urllib.parse import quote
 
-from outlay.clock import utc_datetime
+from outlay.clock import SYSTEM, utc_datetime
 from outlay.errors import OutlayError
 from outlay.escaping import one_line, write_csv
 from outlay.files import write_whole
-from outlay.report.document import Document, to_html, to_markdown
+from outlay.report.document import Document, notebook_html, to_html, to_markdown
 from outlay.report.drawing.charts import Chart
 from outlay.report.drawing.pictures import write_pictures
 from outlay.report.drawing.sweep_charts import charts_of
 from outlay.report.run_document import RunSetup
 from outlay.report.sweep_document import Link, latex_table, sweep_document
+from outlay.runs.collect import data_frame
 from outlay.sweep.aggregate.aggregator import Aggregate, aggregate
 from outlay.sweep.aggregate.comparison import verdict
 from outlay.sweep.aggregate.rows import columns_of
 from outlay.sweep.state.manifest import read_events, read_manifest
 from outlay.sweep.state.outcomes import Event
+from outlay.units.shown import counted
+
+_IN_NOTEBOOKS: Final = ("Configurations", "Unlikely to win", "Rungs", "Runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,22 @@ class SweepAccount:
     root: Path
     summary: Aggregate
     events: Sequence[Event]
+
+    def __repr__(self) -> str:
+        runs = counted(len(self.summary.rows), "run")
+        return f"<SweepAccount {self.summary.name}: {runs}. {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        """Return the main sections of its report for a notebook."""
+        return notebook_html(self.document(), _IN_NOTEBOOKS)
+
+    def to_pandas(self) -> Any:
+        """Return a data frame: a row for each run, with the columns of the summary.
+
+        Raises:
+            OutlayError: pandas is not installed.
+        """
+        return data_frame(self.summary.cells)
 
     @property
     def reports(self) -> Path:
@@ -60,13 +80,21 @@ class SweepAccount:
         return charts_of(self.summary.rows, self.events)
 
 
-def read_sweep(root: Path, now_ns: int, *, allow_missing: bool = False) -> SweepAccount:
-    """Read a sweep for its reports.
+def read_sweep(
+    root: Path | str, now_ns: int | None = None, *, allow_missing: bool = False
+) -> SweepAccount:
+    """Read a sweep: its runs, which configuration is best, its report.
+
+    Args:
+        root: The sweep's directory.
+        now_ns: The instant of the figures, UTC nanoseconds; default: now.
+        allow_missing: Whether completed runs may lack what the summary needs.
 
     Raises:
         NotASweep: The directory holds no sweep.
         IncompleteRuns: Completed runs lack required files, unless ``allow_missing``; names them.
     """
+    root, now_ns = Path(root), SYSTEM.wall_ns() if now_ns is None else now_ns
     summary = aggregate(root, now_ns, allow_missing=allow_missing)
     return SweepAccount(root=root, summary=summary, events=read_events(root))
 

@@ -9,7 +9,6 @@ from itertools import zip_longest
 from typing import Final
 
 from outlay.clock import utc_text
-from outlay.escaping import html_text
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import GoodputSummary, PhaseRow
 from outlay.record.supervision import PAUSES, STARTS
@@ -21,7 +20,7 @@ from outlay.report.document import (
     Figure,
     NoteBlock,
     Table,
-    blocks_html,
+    notebook_html,
     sections,
 )
 from outlay.report.drawing.run_charts import (
@@ -194,16 +193,8 @@ _IN_NOTEBOOKS: Final = ("The run", "Where time and money went", "Budget", "What 
 
 
 def run_html(run: RunReading) -> str:
-    """Return the main sections of a run's report for a notebook: no charts, style or script."""
-    document = run_document(run)
-    parts = [f"<p><b>{html_text(document.title)}</b>: {html_text(document.verdict)}</p>"]
-    for section in document.sections:
-        blocks = [block for block in section.blocks if not isinstance(block, ChartBlock)]
-        if section.title in _IN_NOTEBOOKS and blocks:
-            opened = " open" if section.title == _IN_NOTEBOOKS[0] else ""
-            summary = f"<summary>{html_text(section.title)}</summary>"
-            parts.append(f"<details{opened}>{summary}{blocks_html(blocks)}</details>")
-    return "".join(parts)
+    """Return the main sections of a run's report for a notebook."""
+    return notebook_html(run_document(run), _IN_NOTEBOOKS)
 
 
 def run_json(run: RunReading, document: Document) -> dict[str, object]:

@@ -271,7 +271,7 @@ def _limit(bound: Bound, used: int, currency: str) -> tuple[object, ...]:
     share = used / bound.limit if bound.limit else None
     part = Cell(text="-" if share is None else f"{share:.1%}", value=share, share=share)
     left = bound.limit - used
-    return (bound.dimension.key, part, shown(used), shown(bound.limit), shown(left))
+    return (bound.dimension.label, part, shown(used), shown(bound.limit), shown(left))
 
 
 def _stop(report: BudgetReport, status: str) -> Iterator[Block]:

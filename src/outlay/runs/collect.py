@@ -11,7 +11,7 @@ ended is read again only if
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -106,11 +106,20 @@ class RunList(Sequence[RunRow]):
         Raises:
             OutlayError: pandas is not installed.
         """
-        try:
-            import pandas as pd  # type: ignore[import-untyped,unused-ignore]
-        except ImportError:
-            raise OutlayError("to_pandas needs pandas: pip install pandas") from None
-        return pd.DataFrame([{f.name: f.cell(row) for f in FIGURES} for row in self.rows])
+        return data_frame([{f.name: f.cell(row) for f in FIGURES} for row in self.rows])
+
+
+def data_frame(rows: Iterable[Mapping[str, object]]) -> Any:
+    """Return rows as a data frame of pandas.
+
+    Raises:
+        OutlayError: pandas is not installed.
+    """
+    try:
+        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        raise OutlayError("to_pandas needs pandas: pip install pandas") from None
+    return pd.DataFrame(list(rows))
 
 
 def list_runs(

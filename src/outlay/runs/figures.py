@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from outlay.clock import utc_text
 from outlay.errors import InvalidValue
-from outlay.escaping import html_text
+from outlay.escaping import html_table
 from outlay.goodput.scheduling import Scheduling
 from outlay.store.run_row import RunRow
 from outlay.units import Energy, Money
@@ -320,20 +320,16 @@ def line_of(row: RunRow, now_ns: int) -> str:
     """Return a run in one line: its name and a few figures."""
     shown = (BY_NAME[name] for name in ("status", "attempts", "steps", "cost", "goodput"))
     texts = {figure.label: figure.text(row, now_ns) for figure in shown}
-    words = [f"{label} {text}" if label != "status" else text for label, text in texts.items()]
+    known = {label: text for label, text in texts.items() if text}
+    words = [f"{label} {text}" if label != "status" else text for label, text in known.items()]
     return f"{row.name or row.run_id}: {', '.join(words)}"
 
 
 def table_html(rows: Sequence[RunRow], now_ns: int) -> str:
     """Return a list of runs as a table, for a notebook."""
     figures = figures_named(USUAL)
-    head = "".join(f"<th>{html_text(figure.label)}</th>" for figure in figures)
-    lines = (
-        "".join(f"<td>{html_text(figure.text(row, now_ns))}</td>" for figure in figures)
-        for row in rows
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    lines = ((figure.text(row, now_ns) for figure in figures) for row in rows)
+    return html_table((figure.label for figure in figures), lines)
 
 
 def numbers_of(row: RunRow, currency: str) -> dict[str, float]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
+from outlay.escaping import html_text
 from outlay.handlers import ExitWatch
 from outlay.ledger import EndStatus, Price, gpu_count_of, unsaved_steps, unsaved_text
 from outlay.record import Recorder, Span, StepTimer, facts
@@ -109,6 +110,20 @@ class Run:
             self.on_close(shipping.finish)
         atexit.register(self._close_at_exit)
 
+    def __repr__(self) -> str:
+        state = self._recorder.stop_reason or "running"
+        state = "closed" if self._ended else state
+        return f"<Run {self.options.name}: {state}, last step {self.step_number}, {self.dir}>"
+
+    def _repr_html_(self) -> str:
+        """Return the run's report up to now, for a notebook."""
+        from outlay.runs.reading import RunReading  # Loads NumPy.
+
+        try:
+            return RunReading(self._view())._repr_html_()
+        except NotARun:  # Recording is disabled, or nothing could be written yet.
+            return f"<code>{html_text(repr(self))}</code>"
+
     # For a training loop
 
     def steps(
@@ -189,11 +204,14 @@ class Run:
         self._driven.end_step(tokens, samples, count)
 
     def phase(self, name: str | None) -> None:
-        """Begin a phase such as ``evaluation``; the next phase, the next step or None ends it."""
+        """Begin a phase such as ``evaluation``; the next phase, the next step or None ends it.
+
+        One that begins in the body of a ``run.steps`` loop ends with that body.
+        """
         if name is None:
-            self._driven.end_phase()
+            self._recorder.end_phase()
         else:
-            self._driven.begin_phase(name)
+            self._recorder.begin_phase(name)
 
     def resume_from(self, step: int) -> None:
         """State which step (from 0) runs next, as the trainer's own checkpoint has it.
@@ -434,7 +452,7 @@ class Run:
             return  # Ended already, or a forked child of the training process.
         if status != "completed":
             self._recorder.drop_left_step()
-        self._driven.end_phase()
+        self._recorder.end_phase()
         if self._preempted:
             status, reason = "preempted", self._preempted
         elif self._terminated:

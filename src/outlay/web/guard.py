@@ -16,6 +16,7 @@ from outlay.cost.burn_down import PAST_DAYS, BurnDown, burn_down
 from outlay.cost.charges import month_window
 from outlay.cost.daily_cost import DAY_NS
 from outlay.errors import Finding, OutlayError
+from outlay.export.spend_logs import local_logs
 from outlay.guard.away.polled_log import Polled, PolledLog
 from outlay.guard.balance import (
     Books,
@@ -25,7 +26,6 @@ from outlay.guard.balance import (
 from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.entries import AnyLine, line_kind, micros_of
 from outlay.guard.errors import SpendLogUnusable
-from outlay.guard.rental.watch import known_logs
 from outlay.guard.scopes import Scope
 from outlay.guard.spend_log import Verification, is_url
 from outlay.report import html
@@ -48,7 +48,7 @@ _WHOLE_PAUSE: Final = 20
 
 
 def spend_logs(books: BookReader) -> dict[str, PolledLog]:
-    """Return the known spend logs: the environment's, of rentals, of sweeps, and shared books.
+    """Return the known spend logs: the environment's, those used here, of sweeps, and shared books.
 
     A log's name is the last two parts of its path, or the path where these are not unique; of a
     book, database and name.
@@ -56,7 +56,7 @@ def spend_logs(books: BookReader) -> dict[str, PolledLog]:
     stated = os.environ.get("OUTLAY_SPEND_LOG", str(_HERE))
     named = [stated if is_url(stated) else Path(stated), *books.logs]
     sweeps = [log_of(root) for root in books.sweeps().values()]
-    found = dict.fromkeys(map(_full_name, (*named, *known_logs(), *sweeps)))
+    found = dict.fromkeys(map(_full_name, (*named, *local_logs(), *sweeps)))
     shared = {books.polled(log).shown: log for log in found if is_url(log)}
     names = {
         log: books.people.text("/".join(log.parts[-2:]))

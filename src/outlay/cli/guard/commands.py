@@ -31,8 +31,8 @@ from outlay.guard.checklist import (
     write_documents,
 )
 from outlay.guard.entries import read_amount
-from outlay.guard.rental.watch import Reaper, RentalInventory, remember_log
-from outlay.guard.scopes import lab_of
+from outlay.guard.rental.watch import Reaper, RentalInventory
+from outlay.guard.scopes import BUFFER, lab_of
 from outlay.units import Money, Rate
 from outlay.units.quantity import exact_decimal
 
@@ -67,11 +67,11 @@ def show_authorize(
     guard = open_guard(log, ceiling)
     # Held by a person: this process ends now, and `outlay guard record` settles the hold.
     hold = guard.authorize(label, amount, lab=lab, key=key, by="a person")
-    _remember(guard)
     if as_json:
         print_json(hold)
     else:
-        print_sentence(f"hold {hold.id}: {hold.amount} for {label}, project {hold.lab}")
+        project = "" if hold.lab == BUFFER else f", project {hold.lab}"
+        print_sentence(f"hold {hold.id}: {hold.amount} for {label}{project}")
 
 
 def show_record(
@@ -104,18 +104,11 @@ def show_record(
         per_hour = read_rate(rate, guard, name="--rate")
         cost = cost_since_start(guard, label, per_hour, now_ns=guard.log_time_ns())
         captured = guard.record_actual(label, cost, hold=hold, key=key, basis="estimated")
-    _remember(guard)
     if as_json:
         print_json(captured)
         return
     settled = f"settles hold {captured.hold}" if captured.hold else "was never authorised"
     print_sentence(f"{captured.actual} {captured.currency} for {label} ({settled})")
-
-
-def _remember(guard: BudgetGuard) -> None:
-    """Let the screens of this machine show a file that is used by hand."""
-    if isinstance(guard.log_name, Path):
-        remember_log(guard.log_name)
 
 
 def show_void(
@@ -156,7 +149,7 @@ def show_init(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Where to write; the log goes there, too.")
     ],
-    ceiling: Annotated[str, typer.Option(help="The hard ceiling, such as 5.")],
+    ceiling: Annotated[str, typer.Option(help="Above it launches are refused, such as 5.")],
     lab: Annotated[
         list[str] | None,
         typer.Option(

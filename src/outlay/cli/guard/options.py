@@ -40,7 +40,8 @@ Log = Annotated[
     ),
 ]
 Ceiling = Annotated[
-    str | None, typer.Option(help="The hard ceiling; default: of the manifest, else of the log.")
+    str | None,
+    typer.Option(help="Above it launches are refused; default: of the manifest, else of the log."),
 ]
 Lab = Annotated[
     str | None,

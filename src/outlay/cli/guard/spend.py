@@ -95,7 +95,7 @@ MostRate = Annotated[
 MaxHours = Annotated[
     str | None, typer.Option("--max-hours", help='The longest it may run: 3 for hours, or "90m".')
 ]
-Limit = Annotated[str | None, typer.Option(help='The most it may cost, such as "20 USD".')]
+Limit = Annotated[str | None, typer.Option(help='Its budget, the most it may cost: "20 USD".')]
 Pause = Annotated[str, typer.Option(help="Time between two polls of the vendor.")]
 Poll = Annotated[str, typer.Option(help="How often the watcher polls the vendor.")]
 ListCommand = Annotated[

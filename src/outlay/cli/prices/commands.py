@@ -27,7 +27,8 @@ from outlay.ledger import Price
 from outlay.prices.catalog import Query
 from outlay.prices.current import rate_text, read_rate, read_rates, set_rate
 from outlay.prices.offer import TRACKED, Tier
-from outlay.prices.price_book import MAX_AGE_NS, PriceBook, require_loaded, search_offers
+from outlay.prices.offer_search import search_offers
+from outlay.prices.price_book import MAX_AGE_NS, PriceBook, require_loaded
 from outlay.prices.series import (
     alerts,
     cheapest_over_time,

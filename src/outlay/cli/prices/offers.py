@@ -14,7 +14,6 @@ from sqlalchemy import Engine
 from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.output import (
     AsJson,
-    CellContent,
     FittingTable,
     TableCell,
     console,
@@ -32,19 +31,18 @@ from outlay.errors import Finding, InvalidValue
 from outlay.guard.checklist import SURVEY_FILE
 from outlay.prices.alerts import AlertRules, change_percent
 from outlay.prices.offer import MANUAL, Offer, Snapshot
+from outlay.prices.offer_search import COLUMNS, cells_of
 from outlay.prices.price_book import PriceBook
 from outlay.prices.recording import Series
 from outlay.prices.series import PricePoint, alerts
 from outlay.prices.survey import BY_HAND, Survey, as_markdown, justification, survey
 from outlay.store import open_store
 from outlay.units import Money
-from outlay.units.quantity import duration_text
 from outlay.units.shown import ago_text, counted, money_text
 
 # Tables and JSON.
 
 FINDINGS_SHOWN = 10
-_NVLINK = {True: "yes", False: "no", None: ""}
 _CENT = 10_000
 
 
@@ -60,44 +58,36 @@ def writing_to(option: str, path: Path) -> Iterator[None]:
 
 def offer_table(offers: Sequence[Offer], now_ns: int) -> FittingTable:
     """Return offers as a table; on a terminal they are grouped by GPU, that of the first first."""
-    table = new_table(
-        "provider", "offer", ">$/GPU-h", ">$/h in all", ">GB", "NVLink", "region", ">left", "id",
-        ">age", "source",
-        first=("provider", "offer", "$/GPU-h", "$/h in all", "left", "age", "region", "NVLink"),
-    )  # fmt: skip
+    first = ("provider", "offer", "$/GPU-h", "$/h in all", "left", "age", "region", "NVLink")
+    table = new_table(*COLUMNS, first=first)
     by_gpu: dict[str, list[Offer]] = {}
     for offer in offers:
         by_gpu.setdefault(offer.gpu if is_for_people() else "", []).append(offer)
     for gpu, group in by_gpu.items():
         table.add_group(gpu)
         for offer in group:
-            table.add_row(*_offer_cells(offer, now_ns))
+            short = _short_cells(offer, now_ns)
+            texts = cells_of(offer, now_ns).items()
+            table.add_row(*(TableCell(text=text, short=short.get(name)) for name, text in texts))
     return table
 
 
-def _offer_cells(offer: Offer, now_ns: int) -> Sequence[CellContent]:
-    how_many = f"{offer.gpu_count}x"
-    return (
-        offer.provider,
-        TableCell(text=f"{how_many} {offer.gpu} {offer.label}", short=f"{how_many} {offer.label}"),
-        _price_cell(offer.price_per_gpu),
-        _price_cell(offer.price),
-        "" if offer.memory_gb is None else str(offer.memory_gb),
-        _NVLINK[offer.nvlink],
-        offer.region or "",
-        "" if offer.availability is None else str(offer.availability),
-        offer.offer_id or "",
-        TableCell(
-            text=duration_text(now_ns - offer.fetched_ns),
-            short=ago_text(now_ns - offer.fetched_ns).removesuffix(" ago"),
-        ),
-        offer.source,
-    )
+def _short_cells(offer: Offer, now_ns: int) -> dict[str, str]:
+    """Return what is shorter on a terminal, by column."""
+    return {
+        "offer": f"{offer.gpu_count}x {offer.label}",
+        ">$/GPU-h": _short_price(offer.price_per_gpu),
+        ">$/h in all": _short_price(offer.price),
+        ">age": ago_text(now_ns - offer.fetched_ns).removesuffix(" ago"),
+    }
 
 
 def _price_cell(money: Money) -> TableCell:
-    short = money_text(money, None if abs(money.micros) < _CENT else 2).removesuffix(" USD")
-    return TableCell(text=_amount(money), short=short)
+    return TableCell(text=_amount(money), short=_short_price(money))
+
+
+def _short_price(money: Money) -> str:
+    return money_text(money, None if abs(money.micros) < _CENT else 2).removesuffix(" USD")
 
 
 def offer_json(offer: Offer) -> dict[str, Any]:

@@ -28,10 +28,11 @@ Words = Annotated[
     ),
 ]
 BudgetText = Annotated[
-    str | None, typer.Option("--budget", help='Of each run: "iso_cost=2 USD", "iso_time=10m".')
+    str | None, typer.Option("--budget", help='Where each run is stopped: "iso_cost=2 USD".')
 ]
 CeilingText = Annotated[
-    str | None, typer.Option("--ceiling", help='The most that all runs may spend: "20 USD".')
+    str | None,
+    typer.Option("--ceiling", help='Of all runs, above it launches are refused: "20 USD".'),
 ]
 PriceText = Annotated[
     str | None,

@@ -224,7 +224,7 @@ def show_set_ceiling(
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Set a limit of everybody, a user, a team or a project; the amount "none" removes it.
+    """Set a ceiling of everybody, a user, a team or a project; the amount "none" removes it.
 
     Example: outlay team set-ceiling --team vision --month "5000 USD" --reason "the grant"
     """
@@ -322,7 +322,7 @@ def show_request(
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for another limit, which an owner approves or denies.
+    """Ask for another ceiling, which an owner approves or denies.
 
     Example: outlay team request --team vision --month "6000 USD" --reason "a last ablation"
     """

@@ -1,4 +1,7 @@
-"""Head files: the last acknowledged line of a spend log, beside it and in the outlay home."""
+"""Head files: the last acknowledged line of a spend log, beside it and in the outlay home.
+
+The home also has the paths of the logs that this machine has used.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from outlay.files import (
     make_private,
@@ -25,6 +29,24 @@ from outlay.guard.chain import (
     parse_slots,
 )
 from outlay.store import outlay_home
+
+USED_LOGS: Final = "logs"
+"""The directory in the outlay home with the paths of logs."""
+
+
+def used_logs() -> tuple[Path, ...]:
+    """Return the logs in files that were read or written on this machine, and still exist."""
+    return logs_named_in(USED_LOGS)
+
+
+def logs_named_in(directory: str) -> tuple[Path, ...]:
+    """Return the paths of logs that files of a directory of the outlay home have, if they exist."""
+    found = []
+    for file in sorted((outlay_home() / directory).glob("*.path")):
+        with suppress(OSError, ValueError):  # A NUL in it.
+            path = Path(os.fsdecode(read_own(file)))
+            found += [path] if path.exists() else []
+    return tuple(found)
 
 
 def head_path(log_path: Path) -> Path:
@@ -103,12 +125,16 @@ class RememberedHead(HeadFile):
     """The last line of a log that this machine has seen, kept in the outlay home.
 
     A lower bound like the log's own head, written after the answer and without fsync. If the home
-    can't be read or written, nothing is remembered.
+    can't be read or written, nothing is remembered. With ``listed`` the log is one of
+    ``used_logs()`` from then on.
     """
 
-    def __init__(self, log_path: Path) -> None:
+    def __init__(self, log_path: Path, *, listed: bool = False) -> None:
         digest = hashlib.sha256(os.fsencode(log_path)).hexdigest()[:16]
-        super().__init__(outlay_home() / "heads" / f"{log_path.stem}-{digest}.head")
+        name = f"{log_path.stem}-{digest}"
+        super().__init__(outlay_home() / "heads" / f"{name}.head")
+        self._unlisted = log_path if listed else None
+        self._listing = outlay_home() / USED_LOGS / f"{name}.path"
 
     def seen(self, *, keep: bool = False) -> Slots:
         """Return the slots; empty if they can't be read."""
@@ -119,6 +145,9 @@ class RememberedHead(HeadFile):
 
     def remember(self, head: Head, known: Slots, *, given_up: Collection[str] = ()) -> None:
         """Store a line if it is beyond the known one, or the known one is in ``given_up``."""
+        if self._unlisted is not None:
+            log_path, self._unlisted = self._unlisted, None
+            self._list(log_path)
         if known.head is not None and known.head.hash in given_up:
             self.replace(head)
         elif known.head is None or known.head.offset < head.offset:
@@ -126,6 +155,12 @@ class RememberedHead(HeadFile):
                 if known.head is None:
                     make_private(self.path.parent)
                 self.write(head, known)
+
+    def _list(self, log_path: Path) -> None:
+        with suppress(OSError):
+            if not self._listing.exists():
+                make_private(self._listing.parent)
+                write_whole(self._listing, os.fsencode(log_path), private=True)
 
     def replace(self, head: Head) -> None:
         """Replace the file by this head, which a person has accepted."""

@@ -26,6 +26,7 @@ from outlay.files import make_private, mode_in, read_own, write_whole
 from outlay.guard.balance import Books, Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor, parse_timestamp
+from outlay.guard.index.head_file import logs_named_in
 from outlay.guard.rental.rental import (
     CONFIRMATIONS,
     LATE_NS,
@@ -128,16 +129,8 @@ def remember_log(name: str | Path) -> None:
 
 
 def known_logs() -> tuple[Path, ...]:
-    """Return the logs in files that were used on this machine and still exist.
-
-    Those under which it has rented, and those in which a person authorised or recorded.
-    """
-    found = []
-    for file in sorted((outlay_home() / "rentals").glob("*.path")):
-        with suppress(OSError, ValueError):  # A NUL in it.
-            path = Path(os.fsdecode(read_own(file)))
-            found += [path] if path.exists() else []
-    return tuple(found)
+    """Return the logs in files under which this machine has rented, and that still exist."""
+    return logs_named_in("rentals")
 
 
 def known_books() -> tuple[str, ...]:
