@@ -177,5 +177,11 @@ def test_the_command_predicts_from_registered_runs(tmp_path: Path) -> None:
     found = outlay("cost", "predict", "--like", tmp_path / "r4", "--tokens", "128e3", "--json").json
     assert found["cost"] == pytest.approx(12.8, rel=0.1)
     assert found["low"] < 12.8 < found["high"]
+    of = ("--mode", "iso_tokens", "--limit", "64k", "--from", tmp_path / "r4")
+    shown = outlay("budget", "plan", *of)
+    assert "By configuration: cost 6." in shown.out
+    assert "from 5 runs (r0, r1, r2, r3, r4), by tokens, gpus: median error" in shown.out
+    predicted = outlay("budget", "plan", *of, "--json").json["predicted"]
+    assert predicted["cost"] == pytest.approx(6.4, rel=0.1)
     refused = outlay("cost", "predict", "--like", tmp_path / "r4", "--tokens", "-1")
     assert refused.code == 2

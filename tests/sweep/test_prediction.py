@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,52 @@ def earlier_run(run_dir: Path, clock: ManualClock, seconds: int) -> None:
         clock.advance(seconds * SECOND)
         for _ in run.steps(range(3), tokens=1):
             clock.advance(SECOND)
+
+
+def earlier_sweep(root: Path, clock: ManualClock, seconds: Callable[[int], float]) -> None:
+    """Six runs of a sweep, the tokens of each twice those of the one before."""
+    runs = []
+    for index in range(6):
+        name, tokens = f"00{index + 1}_a_0{index}", 1000 * 2**index
+        with outlay.run("m", dir=root / name, clock=clock) as run:
+            for _ in run.steps(range(4), tokens=tokens // 4):
+                clock.advance(round(seconds(tokens) * SECOND) // 4)
+        runs.append({"id": name, "params": {"tokens": tokens, "x": 1}, "metadata": {}})
+    (root / "sweep_manifest.json").write_text(json.dumps({"schema": 1, "runs": runs}))
+
+
+def test_the_cost_of_runs_without_a_budget_is_predicted_from_earlier_ones(
+    at: Path, clock: ManualClock
+) -> None:
+    earlier_sweep(at / "runs" / "tries_20260101_000000", clock, lambda tokens: tokens / 100)
+    params = {"x": 1, "tokens": [4000, 64000]}
+    found = planned(at, params=params, price="36 USD/h")
+    first, last = found["runs"]
+    assert first["likely_hours"] == pytest.approx(40 / 3600, rel=0.1)
+    assert last["likely_hours"] == pytest.approx(640 / 3600, rel=0.2)
+    low, cost, high = (
+        float(last[f"likely_cost{end}"].partition(" ")[0]) for end in ("_low", "", "_high")
+    )
+    assert low < 6.4 < high
+    assert cost == pytest.approx(last["likely_hours"] * 36, rel=0.01)
+    assert "from 6 runs (" in found["likely_from"]
+    assert ", by tokens, gpus: median error" in found["likely_from"]
+    assert "; extrapolates tokens: 2 times the largest (32,000)" in found["likely_from"]
+    shown = CliRunner().invoke(
+        app, ["sweep", "plan", str(at / "tries.json")], env={"COLUMNS": "400"}
+    )
+    assert "2 runs likely: " in shown.stdout
+    assert f"~{cost:.2f} USD" in shown.stdout
+
+
+def test_what_a_budget_or_no_history_decides_is_not_predicted(at: Path, clock: ManualClock) -> None:
+    params = {"x": 1, "tokens": [4000]}
+    assert planned(at, params=params)["likely_from"] == ""
+    earlier_sweep(at / "runs" / "tries_20260101_000000", clock, lambda _: 60)
+    assert "no cost better than the median" in planned(at, params=params)["likely_from"]
+    limited = planned(at, params=params, budget={"mode": "iso_time", "limit": "1h"})
+    assert "likely_hours" not in limited["runs"][0]
+    assert limited["likely_from"] == ""
 
 
 def planned(directory: Path, ceiling: str | None = None, **entry: object) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import median
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +25,15 @@ from outlay.store.run_row import RunRow
 from outlay.units.shown import counted, number_text
 
 Floats = NDArray[np.float64]
-Work = Literal["tokens", "samples", "steps"]
 
 CONFIDENCE = 0.8
 LEAST_RUNS = 3
 _LEAST_TESTED = 4  # With fewer runs, being better than the median says little.
 _NAMED = 5
+_ID = 32  # The digits of an id that nobody stated; eight of them are shown.
 _DRAWS = 4000
 _SEED = 20261118
-_WORKS: tuple[Work, ...] = ("tokens", "samples", "steps")
+_WORKS = ("tokens", "samples", "steps")
 _SIZES = ("parameters", "sequence_length", "gpus")
 # Mean and standard deviation of each exponent, before any run is seen.
 _PRIORS = {
@@ -161,19 +160,7 @@ def configuration_of(row: RunRow) -> Configuration:
 def predict_cost(asked: Configuration, past: Sequence[PastRun]) -> CostPrediction | None:
     """Predict the cost of a run; None with fewer than three runs that recorded the same figures."""
     learned = _Learned.of(asked, past)
-    if learned is None:
-        return None
-    drawn = learned.draw(asked)
-    tail = (1 - CONFIDENCE) / 2
-    low, point, high = (float(each) for each in np.exp(np.quantile(drawn, [tail, 0.5, 1 - tail])))
-    return CostPrediction(
-        cost=point,
-        low=low,
-        high=high,
-        runs=tuple(each.run_id for each in learned.used),
-        features=learned.features,
-        beyond=tuple(_beyond(asked, learned.features, [each.of for each in learned.used])),
-    )
+    return None if learned is None else learned.predict(asked)
 
 
 def backtest_prediction(asked: Configuration, past: Sequence[PastRun]) -> PredictionTest | None:
@@ -182,7 +169,11 @@ def backtest_prediction(asked: Configuration, past: Sequence[PastRun]) -> Predic
     None if there are too few runs, or none has another of its model.
     """
     learned = _Learned.of(asked, past)
-    if learned is None or len(learned.used) <= LEAST_RUNS:
+    return None if learned is None else _tested(learned)
+
+
+def _tested(learned: _Learned) -> PredictionTest | None:
+    if len(learned.used) <= LEAST_RUNS:
         return None
     errors, naive, held = [], [], 0
     for index, (run, (off, chance)) in enumerate(
@@ -221,16 +212,33 @@ class ProvenPrediction:
 
 def proven_prediction(asked: Configuration, past: Sequence[PastRun]) -> ProvenPrediction | None:
     """Predict the cost of a run if that is known to be better than the median of its model."""
-    test = backtest_prediction(asked, past)
-    if test is None or test.runs < _LEAST_TESTED or not test.is_better:
-        return None
-    found = predict_cost(asked, past)
-    return None if found is None else ProvenPrediction(prediction=found, test=test)
+    return proven_predictions([asked], past)[0]
+
+
+def proven_predictions(
+    asked: Sequence[Configuration], past: Sequence[PastRun]
+) -> list[ProvenPrediction | None]:
+    """Predict the cost of each run as ``proven_prediction`` does; learns once for all."""
+    known: dict[tuple[str, ...], tuple[_Learned, PredictionTest | None]] = {}
+    found: list[ProvenPrediction | None] = []
+    for each in asked:
+        features = _features_of(each, past)
+        if features and features not in known:
+            learned = _Learned.by(features, past)
+            known[features] = learned, _tested(learned)
+        learned_by = known.get(features)
+        test = None if learned_by is None else learned_by[1]
+        if learned_by is None or test is None or test.runs < _LEAST_TESTED or not test.is_better:
+            found.append(None)
+        else:
+            found.append(ProvenPrediction(prediction=learned_by[0].predict(each), test=test))
+    return found
 
 
 def rests_on(found: CostPrediction) -> str:
     """Return the runs that a prediction rests on, and the figures that it depends on."""
-    named = ", ".join(found.runs[-_NAMED:])
+    shown = (each[:8] if len(each) == _ID else each for each in found.runs[-_NAMED:])
+    named = ", ".join(shown)
     more = f" and {len(found.runs) - _NAMED:,} more" if len(found.runs) > _NAMED else ""
     by = ", ".join(name.replace("_", " ") for name in found.features)
     return f"from {counted(len(found.runs), 'run')} ({named}{more}), by {by}"
@@ -247,13 +255,24 @@ def changed(of: Configuration, **figures: float | str | None) -> Configuration:
     return replace(of, **(unknown | stated))  # type: ignore[arg-type]
 
 
-def _work_of(asked: Configuration, past: Sequence[PastRun]) -> Work | None:
-    """Return the measure of work that was asked for and that enough runs recorded."""
-    for name in _WORKS:
-        known = sum(each.of.log(name) is not None for each in past)
-        if asked.log(name) is not None and known >= LEAST_RUNS:
-            return name
-    return None
+def _features_of(asked: Configuration, past: Sequence[PastRun]) -> tuple[str, ...]:
+    """Return the work and the sizes that were asked for and that enough runs recorded, or ()."""
+    for work in _WORKS:
+        used = _recorded(work, past)
+        if asked.log(work) is not None and len(used) >= LEAST_RUNS:
+            sizes = (
+                name
+                for name in _SIZES
+                if asked.log(name) is not None
+                and all(each.of.log(name) is not None for each in used)
+            )
+            return (work, *sizes)
+    return ()
+
+
+def _recorded(work: str, past: Sequence[PastRun]) -> list[PastRun]:
+    """Return the newest runs that recorded a measure of work."""
+    return [each for each in past if each.of.log(work) is not None][-_MOST_RUNS:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,17 +304,14 @@ class _Learned:
 
     @classmethod
     def of(cls, asked: Configuration, past: Sequence[PastRun]) -> _Learned | None:
-        """Learn from the newest runs that recorded the work asked for; None if too few did."""
-        work = _work_of(asked, past)
-        if work is None:
-            return None
-        used = [each for each in past if each.of.log(work) is not None][-_MOST_RUNS:]
-        sizes = [
-            name
-            for name in _SIZES
-            if asked.log(name) is not None and all(each.of.log(name) is not None for each in used)
-        ]
-        features = (work, *sizes)
+        """Learn from the runs that recorded what is asked for; None if too few did."""
+        features = _features_of(asked, past)
+        return cls.by(features, past) if features else None
+
+    @classmethod
+    def by(cls, features: tuple[str, ...], past: Sequence[PastRun]) -> _Learned:
+        """Learn by some figures, the first of which is the work."""
+        used = _recorded(features[0], past)
         rows, logs = _logs(features, used), np.log([each.cost for each in used])
         level = float(logs.mean())
         means = np.array([_prior(name)[0] for name in features])
@@ -304,6 +320,20 @@ class _Learned:
             features=features, used=tuple(used), rows=rows, level=level, costs=costs,
             weighted=tuple(_weighted(features, rows, used, costs)),
         )  # fmt: skip
+
+    def predict(self, asked: Configuration) -> CostPrediction:
+        """Predict the cost of a run."""
+        tail = (1 - CONFIDENCE) / 2
+        ends = np.exp(np.quantile(self.draw(asked), [tail, 0.5, 1 - tail]))
+        low, point, high = (float(each) for each in ends)
+        return CostPrediction(
+            cost=point,
+            low=low,
+            high=high,
+            runs=tuple(each.run_id for each in self.used),
+            features=self.features,
+            beyond=tuple(_beyond(asked, self.features, [each.of for each in self.used])),
+        )
 
     def draw(self, asked: Configuration) -> Floats:
         """Return draws of the logarithm of the asked run's cost."""

@@ -54,7 +54,7 @@ from outlay.record.redaction import Redactor
 from outlay.slurm import SlurmLimit, own_limits
 from outlay.sweep.errors import NotAcknowledged, ProbeRefused, RunsFailed, RunsSkipped
 from outlay.sweep.grid.command_grid import GridOptions
-from outlay.sweep.grid.files import measure_start_up
+from outlay.sweep.grid.files import measure_start_up, read_likely_costs
 from outlay.sweep.plan.launch import SWEEP_MARK
 from outlay.sweep.plan.plan import SweepPlan, rung_totals
 from outlay.sweep.plan.planning import (
@@ -69,6 +69,7 @@ from outlay.sweep.plan.planning import (
     search_sentences,
     start_up_text,
     style_text,
+    time_and_cost,
 )
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
@@ -90,15 +91,18 @@ _SLURM: Final = "slurm"
 
 
 def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
-    """Print a plan and, with ``commands``, the command of every run."""
+    """Print a plan and, with ``commands``, the command of every run.
+
+    What is likely, but not decided by a budget, has a tilde.
+    """
+    likely = read_likely_costs(plan)
     table = new_table("run", "parameters", "budget", ">GPUs", ">time", ">cost")
     redact = plan.redactor(os.environ)
     for run in plan.runs:
-        ns, cost = run.prediction.ns, run.prediction.cost
         table.add_row(
             run.id, params_text(run, redact), budget_text(run),
             str(run.gpus) if run.gpus is not None else f"≤{run.most_gpus}",
-            "?" if ns is None else duration_text(ns), "?" if cost is None else str(cost),
+            *time_and_cost(run, likely),
         )  # fmt: skip
     console.print(table)
     console.print()
@@ -107,6 +111,8 @@ def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
     _print_search(plan)
     _print_styles(plan, redact, commands=not commands)
     print_sentence(_total(plan))
+    if likely.sentence:
+        print_sentence(likely.sentence)
     print_sentence(most_text(plan))
     if plan.grid.book:
         print_sentence(_room_text(plan))
@@ -183,7 +189,7 @@ def _slurm_limits(plan: SweepPlan) -> list[SlurmLimit]:
 
 
 def _plan_document(plan: SweepPlan) -> dict[str, Any]:
-    document = plan_document(plan, os.environ)
+    document = plan_document(plan, os.environ, read_likely_costs(plan))
     if any(run.entry.engine == _SLURM for run in plan.runs):
         document["slurm_limits"] = _slurm_limits(plan)
     if not plan.grid.book:

@@ -1,4 +1,4 @@
-"""From a grid file or a command line to a plan: reads prices, measures start-up on earlier runs."""
+"""From a grid file or a command line to a plan: reads prices, and measures on earlier runs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,41 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
-from typing import Final
+from typing import Any, Final
 
 from outlay.budget.limits import StartUp
 from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, read_text
-from outlay.errors import Finding, InvalidValue, choices
+from outlay.errors import Finding, InvalidValue, OutlayError, choices
 from outlay.files import write_whole
 from outlay.guard.spend_log import is_url, named_log, open_book
 from outlay.ledger import Price, SegmentLife, Step, derive_attempts, segment_paths
 from outlay.ledger.reader import first_records, identify
 from outlay.prices.current import read_rates
+from outlay.runs.collect import refresh_registered
 from outlay.runs.options import parse_price, warn_of_old_price
+from outlay.store import open_store
+from outlay.store.runs import RunFilter, list_runs
 from outlay.sweep.engines.base import is_scheduled
-from outlay.sweep.errors import InvalidGrid, SweepNotRecorded
+from outlay.sweep.errors import InvalidGrid, NotASweep, SweepNotRecorded
 from outlay.sweep.grid.command_grid import GRID_SUFFIXES, SOURCE, GridOptions, read_command
 from outlay.sweep.grid.grid import Grid, read_grid
+from outlay.sweep.plan.likely_costs import (
+    NO_LIKELY_COSTS,
+    EarlierRun,
+    LikelyCosts,
+    likely_costs,
+    open_runs,
+    says_its_work,
+)
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan, with_prices
 from outlay.sweep.search.space import Point
+from outlay.sweep.state.manifest import read_manifest
 
 _EARLIER_MAX: Final = 20
 _HEAD_BYTES: Final = 1 << 17
@@ -200,6 +212,41 @@ def measure_start_up(run_dirs: Iterable[Path]) -> StartUp | None:
     if not times_ns:
         return None
     return StartUp(ns=median_low(times_ns), attempts=len(times_ns))
+
+
+_PAST_MAX: Final = 400
+
+
+def read_likely_costs(plan: SweepPlan) -> LikelyCosts:
+    """Return what a plan's runs are likely to cost, by recorded runs.
+
+    Opens the store only if a run's cost is open, and it says how much it does, or ran before.
+    """
+    waiting = open_runs(plan)
+    if not waiting:
+        return NO_LIKELY_COSTS
+    params = _earlier_params(plan.grid)
+    if not params and not any(says_its_work(run) for run in waiting):
+        return NO_LIKELY_COSTS
+    try:
+        store = open_store()
+        refresh_registered(store, SYSTEM.wall_ns())
+        rows = list_runs(store, RunFilter(status="completed"), limit=_PAST_MAX)
+    except OutlayError as error:
+        return LikelyCosts(runs={}, basis=f"Recorded runs cannot be read: {error}")
+    earlier = [EarlierRun(row=row, params=params[row.dir]) for row in rows if row.dir in params]
+    return likely_costs(plan, earlier, rows[::-1])
+
+
+def _earlier_params(grid: Grid) -> dict[str, Mapping[str, Any]]:
+    """Return the parameters of runs of earlier sweeps, by their directory."""
+    found: dict[str, Mapping[str, Any]] = {}
+    sweeps = dict.fromkeys(run.absolute().parent for run in earlier_runs(grid))
+    for root in sweeps:
+        with suppress(NotASweep):
+            runs = read_manifest(root).runs.values()
+            found |= {str(root / (run.run_dir or run.id)): run.params for run in runs}
+    return found
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import MOST_RUNS, Grid, GridEntry
 from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, STYLES, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
+from outlay.sweep.plan.likely_costs import NO_LIKELY_COSTS, LikelyCost, LikelyCosts
 from outlay.sweep.plan.plan import (
     PlannedRun,
     Prediction,
@@ -48,7 +49,7 @@ from outlay.sweep.search.search_options import Halving
 from outlay.sweep.search.space import Point, is_in, params_of, values_of
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import counted
+from outlay.units.shown import counted, money_text
 
 # Fingerprints of runs and hashes of their configurations.
 
@@ -445,7 +446,9 @@ def _warnings(entry: GridEntry) -> Iterator[str]:
 _CONTINUED: Final = " \\"
 
 
-def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]:
+def plan_document(
+    plan: SweepPlan, environ: Mapping[str, str], likely: LikelyCosts = NO_LIKELY_COSTS
+) -> dict[str, Any]:
     """Return the plan as plain data, the same for the same grid and earlier runs.
 
     Secrets of ``environ`` are redacted.
@@ -463,14 +466,17 @@ def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]
         "predicted_hours": _hours(plan.predicted_ns),
         "start_up_seconds": None if plan.start_up is None else plan.start_up.ns / 1e9,
         "start_up_attempts": 0 if plan.start_up is None else plan.start_up.attempts,
-        "runs": [_run_document(plan, run, redact) for run in plan.runs],
+        "runs": [_run_document(plan, run, redact, likely) for run in plan.runs],
+        "likely_from": likely.basis,
         "search": search_sentences(plan),
         "rungs": [_rung_document(total) for total in rung_totals(plan) if total.of_halving],
         "warnings": [str(warning) for warning in plan.warnings],
     }
 
 
-def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[str, Any]:
+def _run_document(
+    plan: SweepPlan, run: PlannedRun, redact: Redactor, likely: LikelyCosts
+) -> dict[str, Any]:
     entry, budget, prediction = run.entry, run.entry.budget, run.prediction
     return {
         "id": run.id,
@@ -488,6 +494,18 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
         "predicted_hours": _hours(prediction.ns),
         "predicted_cost": None if prediction.cost is None else str(prediction.cost),
         "predicted_from": prediction.basis,
+        **_likely_fields(likely.runs.get(run.id)),
+    }
+
+
+def _likely_fields(likely: LikelyCost | None) -> dict[str, Any]:
+    """Return the likely time and cost of a run; nothing if it has none."""
+    if likely is None:
+        return {}
+    costs = {"cost": likely.cost, "cost_low": likely.low, "cost_high": likely.high}
+    return {
+        "likely_hours": _hours(likely.ns),
+        **{f"likely_{name}": None if cost is None else str(cost) for name, cost in costs.items()},
     }
 
 
@@ -527,6 +545,16 @@ def params_text(run: PlannedRun, redact: Redactor) -> str:
     """Return a run's redacted parameters in one line."""
     shown = redact.data(run.params)
     return " ".join(f"{name}={value}" for name, value in shown.items() if name != "world_size")
+
+
+def time_and_cost(run: PlannedRun, likely: LikelyCosts) -> tuple[str, str]:
+    """Return a run's time and cost for display: likely ones with a tilde, "?" if unknown."""
+    found, ns, cost = likely.runs.get(run.id), run.prediction.ns, run.prediction.cost
+    if found is not None:
+        likely_cost = found.cost or cost
+        shown = "?" if likely_cost is None else f"~{money_text(likely_cost)}"
+        return f"~{duration_text(found.ns)}", shown
+    return "?" if ns is None else duration_text(ns), "?" if cost is None else str(cost)
 
 
 def _hours(ns: int | None) -> float | None:
