@@ -10,10 +10,10 @@ import pytest
 import advice_worlds as aw
 from ledgers import START_NS, Segment, dollars, numbered
 from outlay.account.run import RunAccount
-from outlay.advise.advice_followed import advice_followed
+from outlay.advise.advice_followed import advice_followed, followed_text
 from outlay.advise.batch_size import unmeasured
 from outlay.advise.recommendation import HELD, OptimizationRecommendation, of_kind
-from outlay.advise.run_advice import advise_run, evaluations_of
+from outlay.advise.run_advice import Circumstances, advise_run, evaluations_of
 from outlay.cost.run_cost import cost_of
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, view_of
@@ -226,6 +226,36 @@ def test_advice_that_was_followed_shows_in_the_next_run() -> None:
     (unchanged,) = advice_followed([aw.view(slow), aw.view(slow)])
     assert not unchanged.is_followed
     assert "no such change" in unchanged.text
+    assert followed_text([row, unchanged]) == (
+        "1 of 2 pieces of advice followed; 1 of 1 brought what their intervals say, the median "
+        "error is 0.0% of the cost"
+    )
+
+
+def test_a_training_that_was_made_shorter_shows_in_the_next_run() -> None:
+    training = drawn("converges, rate 0.7").training
+    (row,) = advice_followed([aw.view(training), aw.view(training.shorter(20))])
+    assert row.title.startswith("Run ")
+    assert row.is_followed
+    assert row.brought == pytest.approx(0.5)
+    (unchanged,) = advice_followed([aw.view(training), aw.view(training)])
+    assert not unchanged.is_followed
+
+
+def test_nothing_is_said_of_a_live_run_that_still_learns() -> None:
+    """Stopping it would be wrong in more than 95 % of cases."""
+    t = np.arange(1.0, 21)
+    training = aw.Training(
+        step_s=np.full(400, 10.0), losses=1.0 + 4.0 * np.power(t, -0.5), stop_after=200, start_s=0.0
+    )
+    found = advise_run(aw.view(training), Circumstances(total_evaluations=40))
+    assert [each for each in found if each.category == "early_stopping"] == []
+
+
+def test_one_stretch_of_bad_luck_is_no_reason_for_another_interval() -> None:
+    """Fails often, and saves about as often as is best; saves are a part of that."""
+    for name in ("fails 12 times and saves well", "fails 8 times in a trace and saves well"):
+        assert [savings(drawn(name, seed)) for seed in range(6)] == [[]] * 6
 
 
 def _view_of(segment: Segment) -> RunView:

@@ -7,8 +7,9 @@ of the log and of a few other runs. None of outlay's arithmetic is used. How muc
 remedy leaves is drawn: 0 to 20 % of waits for data, 5 to 40 % of compilation, 2 to 40 % of down
 time, 2 to 30 % of saves, 0 to 30 % of stalls.
 
-Worlds are split by a hash of their names: anything may be tuned on one half, the other one is only
-reported.
+There are two generations of worlds. Anything may be tuned on the first: a half of it was reported
+once, and then acted upon. Of the second, whose figures are drawn and which has kinds of its own,
+anything may be tuned on one half, by a hash of the names; the other one is only reported.
 """
 
 from __future__ import annotations
@@ -217,6 +218,10 @@ class Case:
         return before - min(after)
 
 
+Drawer = Callable[[np.random.Generator], Case]
+Draw = Callable[[np.random.Generator, Floats], Floats]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdviceWorld:
     """A kind of training, of which each seed draws another case."""
@@ -224,11 +229,13 @@ class AdviceWorld:
     name: str
     draw: Callable[[np.random.Generator], Case]
     is_healthy: bool = False
+    is_first: bool = False
 
     @property
     def is_tuned_on(self) -> bool:
         """Whether anything may be tuned on it; else it is only reported."""
-        return hashlib.sha256(f"advice {self.name}".encode()).digest()[0] % 2 == 0
+        text = f"second generation {self.name}"
+        return self.is_first or hashlib.sha256(text.encode()).digest()[0] % 2 == 0
 
     def case(self, seed: int) -> Case:
         """Return the case of one seed."""
@@ -535,7 +542,7 @@ def _live(losses: Callable[[np.random.Generator, Floats], Floats], seen: float, 
     around = Circumstances(total_evaluations=len(t))
     if not should_stop:
         return Case(training=training, around=around)
-    saving = training.cost * (1 - seen)
+    saving = training.cost * (1 - evaluated / len(t))
     return Case(training=training, saving=saving, category="early_stopping", title="Stop",
                 around=around)  # fmt: skip
 
@@ -650,8 +657,14 @@ def _logs_each_step(g: np.random.Generator) -> Case:
 
 def worlds(trace: Path | None = None) -> list[AdviceWorld]:
     """Return all worlds; failures of some are drawn from a trace of faults."""
-    gaps = trace_gaps(trace)
-    traced = partial(_traced, gaps)
+    traced = partial(_traced, trace_gaps(trace))
+    return [*_first_worlds(traced), *_second_worlds(traced)]
+
+
+Uptimes = Callable[[np.random.Generator, int, float], tuple[float, ...]]
+
+
+def _first_worlds(traced: Uptimes) -> list[AdviceWorld]:
     problems: dict[str, Callable[[np.random.Generator], Case]] = {}
     for ratio in (0.2, 0.35, 0.6, 0.9, 1.5, 2.2, 3.0):
         problems[f"waits for data, {ratio} of a step"] = partial(_loads, ratio)
@@ -744,9 +757,140 @@ def worlds(trace: Path | None = None) -> list[AdviceWorld]:
         "logs its loss at each step": _logs_each_step,
     }
     return [
-        *(AdviceWorld(name=name, draw=draw) for name, draw in problems.items()),
-        *(AdviceWorld(name=name, draw=draw, is_healthy=True) for name, draw in healthy.items()),
+        AdviceWorld(name=name, draw=draw, is_healthy=is_healthy, is_first=True)
+        for is_healthy, each in ((False, problems), (True, healthy))
+        for name, draw in each.items()
     ]
+
+
+# The second generation: figures are drawn, once for each world, from a little more than the range
+# of the first.
+
+
+def _second_worlds(traced: Uptimes) -> list[AdviceWorld]:
+    g = np.random.default_rng(20261119)
+
+    def some(low: float, high: float) -> float:
+        return round(float(g.uniform(low, high)), 3)
+
+    def often(low: float, high: float) -> float:
+        return float(f"{math.exp(g.uniform(math.log(low), math.log(high))):.2g}")
+
+    def count(low: int, high: int) -> int:
+        return int(g.integers(low, high + 1))
+
+    def live(losses: Draw, noise: float, *, stop: bool, seen: tuple[float, float]) -> Drawer:
+        return partial(_live, losses, some(*seen), noise, should_stop=stop)
+
+    problems: list[tuple[str, int, Callable[[], Drawer]]] = [
+        ("waits for data", 7, lambda: partial(_loads, often(0.15, 3.5))),
+        ("saves too often", 4, lambda: partial(_saves_often, some(0.12, 0.6))),
+        ("saves too seldom", 4, lambda: partial(_saves_seldom, count(4, 14), _exponential)),
+        ("saves too seldom in a trace", 3, lambda: partial(_saves_seldom, count(4, 12), traced)),
+        ("fails in a burst", 4, lambda: partial(_burst, count(3, 8), some(0.5, 0.9))),
+        ("evaluates", 4, lambda: partial(_evaluates, some(0.13, 0.6))),
+        ("compiles", 4, lambda: partial(_compiles, count(0, 10), some(0.15, 0.5))),
+        ("is down", 4, lambda: partial(_is_down, count(3, 15), some(0.18, 0.5))),
+        ("stalls", 4, lambda: partial(_stalls, some(0.03, 0.2), some(5, 15))),
+        ("waits for saves", 3, lambda: partial(_blocks_on_saves, some(0.08, 0.2))),
+        (
+            "converges", 4,
+            lambda: partial(_ends_late, partial(_saturating, some(0.35, 1.1)), 0.0005),
+        ),
+        (
+            "converges noisily", 4,
+            lambda: partial(_ends_late, partial(_saturating, some(0.4, 1.1)), some(0.01, 0.05)),
+        ),
+        ("an accuracy converges", 3, lambda: partial(_accuracy_converges, some(0.4, 1.0))),
+        (
+            "learns late and converges", 3,
+            lambda: partial(_ends_late, partial(_learns_late, some(0.1, 0.3)), some(0.001, 0.01)),
+        ),
+        (
+            "overfits", 5,
+            lambda: partial(
+                _ends_late,
+                partial(_overfitting, some(0.2, 0.5), some(0.8, 2.5), some(1, 2)),
+                some(0.005, 0.015),
+            ),
+        ),
+        ("has stages", 4, lambda: partial(_by_stages, count(2, 4), some(0.6, 1.2))),
+        (
+            "runs on a plateau", 3,
+            lambda: live(partial(_saturating, some(0.6, 1.1)), 0.0005, stop=True, seen=(0.4, 0.7)),
+        ),
+        (
+            "runs on and overfits", 3,
+            lambda: live(
+                partial(_overfitting, some(0.1, 0.2), 2.0, 1.0), 0.005, stop=True, seen=(0.5, 0.7)
+            ),
+        ),
+        ("is cheaper elsewhere", 3, lambda: partial(_cheaper, some(0.45, 0.88))),
+    ]  # fmt: skip
+    healthy: list[tuple[str, int, Callable[[], Drawer]]] = [
+        ("a power law", 6, lambda: partial(_power, some(0.25, 0.6), often(0.0005, 0.1), 400)),
+        ("a long power law", 2, lambda: partial(_power, some(0.3, 0.5), often(0.001, 0.01), 3000)),
+        ("a logarithm", 2, lambda: _logarithmic),
+        ("an accuracy", 2, lambda: _accurate),
+        ("a squared error", 2, lambda: _squared_error),
+        ("descended twice", 2, lambda: _ended_twice),
+        (
+            "descends twice", 4,
+            lambda: live(
+                partial(_descends_twice, some(0.45, 0.55)), 0.005, stop=False, seen=(0.38, 0.56)
+            ),
+        ),
+        ("a cosine schedule", 3, lambda: partial(_cosine, some(0.4, 1.0))),
+        ("a linear schedule", 3, lambda: partial(_linear, some(0.4, 1.0))),
+        ("its learning rate is about to fall", 2, lambda: _decays_soon),
+        ("fails and saves well", 5, lambda: partial(_fails_well, count(1, 14), _exponential)),
+        ("fails in a trace and saves well", 5, lambda: partial(_fails_well, count(2, 10), traced)),
+        ("a little of all", 3, lambda: partial(_a_little, some(0.005, 0.03))),
+        ("steps vary", 3, lambda: partial(_varies, some(0.05, 0.25))),
+        ("logs its loss at each step", 1, lambda: _logs_each_step),
+        ("gets better in a jump", 2, lambda: partial(_jumps, some(0.6, 0.85))),
+    ]  # fmt: skip
+    return [
+        AdviceWorld(name=f"{name}, {number}", draw=make(), is_healthy=is_healthy)
+        for is_healthy, each in ((False, problems), (True, healthy))
+        for name, many, make in each
+        for number in range(1, many + 1)
+    ]
+
+
+def _accuracy_converges(rate: float, g: np.random.Generator) -> Case:
+    t = np.arange(1.0, _STEPS // 10 + 1)
+    true = g.uniform(0.7, 0.95) - 0.5 * np.exp(-rate * g.uniform(0.85, 1.15) * t)
+    sigma = 0.002
+    training = _plain(g, losses=true, metric="val_accuracy", noise=sigma)
+    solved = training.shorter(_enough(-true, sigma))
+    return Case(training=training, solved=(solved,), category="epochs", title="instead of")
+
+
+def _learns_late(middle: float, g: np.random.Generator, t: Floats) -> Floats:
+    """A loss that hardly falls at first, then fast, and then no more."""
+    width = 0.04 * len(t) * g.uniform(0.8, 1.2)
+    losses: Floats = 0.5 + 2 / (1 + np.exp((t - middle * len(t)) / width))
+    return losses
+
+
+def _linear(seen: float, g: np.random.Generator) -> Case:
+    """A learning rate that warms up and falls linearly to zero."""
+    count = _STEPS // 10
+    part = np.arange(1, count + 1) / count
+    rates = np.minimum(part / 0.05, (1 - part) / 0.95)
+    losses = 1.0 + 2 * np.arange(1, count + 1) ** -0.7 + 0.6 * rates * g.uniform(0.8, 1.2)
+    stop_after = None if seen > 0.95 else round(seen * count) * 10
+    training = _plain(g, losses=losses, rates=rates, noise=0.01, stop_after=stop_after)
+    return Case(training=training, around=Circumstances(total_evaluations=count))
+
+
+def _jumps(where: float, g: np.random.Generator) -> Case:
+    """Ends well, because its loss falls again late."""
+    t = np.arange(1.0, _STEPS // 10 + 1)
+    falls = 1.0 + 2 * np.power(t, -g.uniform(0.4, 0.7))
+    jump = 0.6 / (1 + np.exp(-(t - where * len(t)) / 1.5))
+    return Case(training=_plain(g, losses=falls - jump, noise=0.005))
 
 
 @dataclass(frozen=True, kw_only=True)

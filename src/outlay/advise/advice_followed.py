@@ -1,6 +1,6 @@
-"""What became of advice: the phases that it was about, in the next run of the same model. Pure.
+"""What became of advice: what it was about, in the next run of the same model. Pure.
 
-Says nothing on advice that is not about phases, such as fewer evaluations or another GPU.
+That is the phases of a saving, or the number of evaluations; says nothing on another GPU.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from outlay.advise.recommendation import OptimizationRecommendation, of_kind
-from outlay.advise.run_advice import advise_run
+from outlay.advise.run_advice import advise_run, evaluations_of
 from outlay.cost.run_cost import RunCost, cost_of
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
+from outlay.units.shown import counted
 
 _OF_CHECKPOINTS = (ph.CHECKPOINT_SAVE, ph.WASTED_PROGRESS)
 _FOLLOWED = 0.3  # Of what was promised: below it the change was not made, or did nothing.
@@ -25,7 +27,9 @@ class AdviceOutcome:
 
     Attributes:
         promised: The share that the change was expected to save; ``low`` and ``high`` its interval.
-        before: The share of the phases in the run; ``after`` in the next one.
+        before: The share of the phases in the run, and ``after`` in the next one; of evaluations
+            1, and how many times as many the next run had.
+        brought: The share of the cost that the next run saved, at the first run's other costs.
     """
 
     run_id: str
@@ -36,16 +40,17 @@ class AdviceOutcome:
     high: float
     before: float
     after: float
-
-    @property
-    def brought(self) -> float:
-        """The share of the cost that the next run saved, at the first run's other costs."""
-        return self.before - self.after * (1 - self.before) / (1 - self.after or 1.0)
+    brought: float
 
     @property
     def is_followed(self) -> bool:
-        """Whether the phases became clearly cheaper."""
+        """Whether what it was about became clearly cheaper."""
         return self.brought >= _FOLLOWED * self.promised
+
+    @property
+    def held(self) -> bool:
+        """Whether it brought what its interval says."""
+        return self.low <= self.brought <= self.high
 
     @property
     def text(self) -> str:
@@ -53,7 +58,7 @@ class AdviceOutcome:
         promised = f"{self.title}; promised {self.promised:.0%} of the cost"
         if not self.is_followed:
             return f"{promised}; the next run shows no such change"
-        held = "within" if self.low <= self.brought <= self.high else "outside"
+        held = "within" if self.held else "outside"
         return f"{promised}, brought {self.brought:.0%}, {held} {self.low:.0%} to {self.high:.0%}"
 
 
@@ -63,14 +68,33 @@ def advice_followed(views: Sequence[RunView]) -> list[AdviceOutcome]:
     return [each for each in found if each is not None]
 
 
+def followed_text(outcomes: Sequence[AdviceOutcome]) -> str:
+    """Return in one line how often advice was followed, and what it brought beside its promise."""
+    followed = [each for each in outcomes if each.is_followed]
+    text = f"{len(followed)} of {counted(len(outcomes), 'piece')} of advice followed"
+    if not followed:
+        return text
+    held = sum(each.held for each in followed)
+    error = median(abs(each.brought - each.promised) for each in followed)
+    inside = f"{held} of {len(followed)} brought what their intervals say"
+    return f"{text}; {inside}, the median error is {error:.1%} of the cost"
+
+
 def _outcome(before: RunView, after: RunView) -> AdviceOutcome | None:
-    costs = cost_of(before), cost_of(after)
     savings = of_kind(advise_run(before), "saving")
-    about = next((each for each in savings if _phases(each)), None)
-    if about is None or not all(each.cost for each in costs):
+    about = next((each for each in savings if _phases(each) or each.category == "epochs"), None)
+    costs = cost_of(before), cost_of(after)
+    if about is None or costs[0].cost is None or costs[1].cost is None:
         return None
-    shares = [_share(each, _phases(about)) for each in costs]
-    whole = float(costs[0].cost.amount) if costs[0].cost else 1.0
+    if about.category == "epochs":
+        counts = [0 if each is None else len(each.values) * each.each
+                  for each in (evaluations_of(before), evaluations_of(after))]  # fmt: skip
+        was, now = 1.0, counts[1] / counts[0]
+        brought = 1 - now
+    else:
+        was, now = (_share(each, _phases(about)) for each in costs)
+        brought = was - now * (1 - was) / (1 - now or 1.0)
+    whole = float(costs[0].cost.amount)
     return AdviceOutcome(
         run_id=before.identity.run_id,
         next_run_id=after.identity.run_id,
@@ -78,8 +102,9 @@ def _outcome(before: RunView, after: RunView) -> AdviceOutcome | None:
         promised=about.estimated_savings / whole,
         low=(about.savings_low or 0.0) / whole,
         high=(about.savings_high or 0.0) / whole,
-        before=shares[0],
-        after=shares[1],
+        before=was,
+        after=now,
+        brought=brought,
     )
 
 

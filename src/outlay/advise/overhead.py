@@ -251,11 +251,13 @@ def _of_history(
     least = max(LEAST_SHARE * of.cost, least_saving(whole), _LEAST_OF_WASTE * history.waste)
     # What an interval costs on average, not by bad luck, must be worth a change.
     expected = history.loss(of.interval, of.save) - history.loss(best, of.save)
-    is_luck = len(history.uptimes) > 1 and expected < least / 2
+    is_luck = len(history.uptimes) != 1 and expected < least / 2
     if saved < least or is_luck:
         return None
     # The interval is of one run: with bursts, the next one may have none.
-    off = history.spread(best) * (1.5 if history.is_burst else 1.0)
+    off = history.spread(best) * (0.6 if history.is_burst else 0.75)
+    if saved < _LEAST_OF_SPREAD * history.spread(best):
+        return None  # As likely by chance.
     now_text, best_text = (duration_text(round(s * 1e9)) for s in (of.interval, best))
     failures = len(history.uptimes)
     found = OptimizationRecommendation(
@@ -270,7 +272,8 @@ def _of_history(
         action=f"Set the checkpoint interval to {best_text} of training",
         risks=["more is lost at a failure"] if best > of.interval else [],
         savings_low=saved - off,
-        savings_high=saved + off,
+        # Without a failure, a longer interval yet may be as good.
+        savings_high=saved + off if failures else history.waste,
         grade="estimated",
         evidence=[
             f"a save takes {duration_text(round(of.save * 1e9))}",
@@ -285,6 +288,7 @@ def _of_history(
 
 
 _LEAST_OF_WASTE = 0.2  # Intervals whose waste differs by less are practically the same.
+_LEAST_OF_SPREAD = 0.4
 _RANDOM_TEXT = "the next run fails as often as this one"
 _BURST_TEXT = "failures came in a burst, which the next run may not have: the interval is wider"
 
@@ -314,7 +318,8 @@ REMEDIES: Mapping[str, Remedy] = {
     ph.DATA_LOADING: Remedy(
         0.87, 0.95, 1.0, "load data in more workers, prefetch and cache it", grade="estimated"
     ),
-    ph.CHECKPOINT_SAVE: Remedy(0.6, 0.85, 1.1, "save asynchronously, beside training"),
+    # Shorter saves also lose less at a failure.
+    ph.CHECKPOINT_SAVE: Remedy(0.6, 0.95, 1.35, "save asynchronously, beside training"),
     ph.CHECKPOINT_RESTORE: Remedy(0.1, 0.4, 0.8, "restore from local disk or a peer's memory"),
     ph.EVALUATION: Remedy(
         0.45, 0.5, 0.55, "evaluate half as often, or on another machine", grade="estimated"
@@ -322,17 +327,18 @@ REMEDIES: Mapping[str, Remedy] = {
     ph.ACCELERATOR_INIT: Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
     ph.TRAINING_PREP: Remedy(0.2, 0.7, 1.0, "prepare data and compile before renting"),
     ph.PROGRAM_STARTUP: Remedy(
-        0.67, 0.8, 0.93, "keep what the first step compiles in a cache between starts"
+        0.68, 0.8, 0.91, "keep what the first step compiles in a cache between starts"
     ),
     ph.WASTED_PROGRESS: Remedy(0.2, 0.5, 0.9, "save checkpoints more often, and on a signal"),
     ph.RECOVERY: Remedy(0.75, 0.82, 0.95, "restart automatically, and give back what is down"),
     ph.STALL: Remedy(
-        0.75, 0.87, 0.98, "look for the slow rank, disk or network in the stalled steps"
+        0.76, 0.87, 0.975, "look for the slow rank, disk or network in the stalled steps"
     ),
 }
 _CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")
 _OF_DISRUPTIONS = (ph.RECOVERY, ph.CHECKPOINT_RESTORE, ph.WASTED_PROGRESS, ph.PROGRAM_STARTUP)
 _LEAST_PHASE = 0.05  # Every training has phases below this share.
+_LEAST_SAVES = 0.07  # So has one that fails often, and saves as often as is best.
 
 
 def recommend_badput(
@@ -362,15 +368,17 @@ def recommend_badput(
     remedies = {
         phase: REMEDIES.get(phase, _CUSTOM)
         for phase, cost in costs.items()
-        if phase not in (ph.STEP, ph.PAUSED, ph.OTHER, *without) and cost >= _LEAST_PHASE * total
+        if phase not in (ph.STEP, ph.PAUSED, ph.OTHER, *without)
+        and cost >= (_LEAST_SAVES if phase == ph.CHECKPOINT_SAVE else _LEAST_PHASE) * total
     }
     recoverable = {phase: costs[phase] * remedy.usual for phase, remedy in remedies.items()}
     worst = max(recoverable, key=lambda phase: recoverable[phase], default=None)
     if worst is None or recoverable[worst] < least_saving(total) or not recoverable[worst]:
         return None
     saved, remedy = recoverable[worst], remedies[worst]
-    # The standard deviation of a Poisson count is its root; 1.28 of them are an 80 % interval.
-    spread = 1.28 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
+    # The standard deviation of a Poisson count is its root. Not all of its 1.28 for 80 %, because
+    # the interval of the remedy is beside it.
+    spread = 0.8 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
     found = OptimizationRecommendation(
         category="badput",
         title=f"Win back {worst}: {costs[worst] / total:.1%} of the cost",

@@ -19,6 +19,7 @@ _LEAST = 8  # With fewer values nothing is concluded from their noise.
 _LEAST_STRETCH = 0.1  # Of the values; a shorter stretch is not worth a change.
 _EQUAL = 0.001  # Of the gain: as good as the best.
 _MAY_IMPROVE = 0.03  # Of the gain: what may be hidden by noise in a plateau.
+_CLEAR, _CLEAR_IN_STAGE = 1.64, 2.6  # Standard errors of a clear improvement.
 _SMALL = 5e-4  # Of the gain: below it, a difference is none.
 
 
@@ -65,24 +66,28 @@ def turn_of(values: Sequence[float]) -> Stretch | None:
     peak = _vertex(y, peak, width)
     # Values about the peak differ from it by less than noise.
     near = np.flatnonzero(smooth >= smooth.max() - max(error, _EQUAL * gain))
-    around = max(width / 8, (near[-1] - near[0]) / 10)
+    around = max(width / 24, (near[-1] - near[0]) / 34)
     as_good = _first_as_good(smooth, peak, max(_EQUAL * gain, 0.1 * noise))
     first = min(peak, as_good) + 1
     tolerance = max(0.005 * gain, noise)
     return Stretch(kind="turn", first=first, end=count, spread=float(around), tolerance=tolerance)
 
 
-def level_from(values: Sequence[float], offset: int = 0, whole_gain: float = 0.0) -> Stretch | None:
+def level_from(
+    values: Sequence[float], offset: int = 0, whole_gain: float = 0.0, *, is_stage: bool = False
+) -> Stretch | None:
     """Return the plateau at the end of some values, if noise allows to see one.
 
     The last quarter must not be better than the one before, and what noise hides of an improvement
-    must be small beside what was gained, here or in the whole training.
+    must be small beside what was gained, here or in the whole training. That stages of a learning
+    rate get level is expected: more must speak against it.
     """
     y = np.array(values, dtype=np.float64)
     count = len(y)
     if count < _LEAST:
         return None
     noise, quarter = noise_of(y), count // 4
+    clear = _CLEAR_IN_STAGE if is_stage else _CLEAR
     level = float(y[-2 * quarter :].mean())
     gain = level - float(y[0])
     better = float(y[-quarter:].mean() - y[-2 * quarter : -quarter].mean())
@@ -90,7 +95,7 @@ def level_from(values: Sequence[float], offset: int = 0, whole_gain: float = 0.0
     hidden = max(better, 0.0) + 1.28 * error
     if (
         gain <= 0
-        or better > max(1.64 * error, _SMALL * gain)
+        or better > max(clear * error, _SMALL * gain)
         or hidden > _MAY_IMPROVE * max(gain, whole_gain)
     ):
         return None
@@ -101,14 +106,14 @@ def level_from(values: Sequence[float], offset: int = 0, whole_gain: float = 0.0
     begin = y[first : first + max(3, quarter // 2)]
     better = float(y[-quarter:].mean() - begin.mean())
     error = noise * math.sqrt(1 / quarter + 1 / len(begin))
-    if better > max(1.64 * error, _SMALL * gain):
+    if better > max(clear * error, _SMALL * gain):
         return None
     return Stretch(
         kind="plateau",
         first=offset + first,
         end=offset + count,
         # How long the last bit of an exponential takes, where noise hides it.
-        spread=0.4 + 0.04 * first,
+        spread=0.2 + 0.02 * first,
         # What may have been gained unseen since.
         tolerance=max(0.005 * gain, noise, better + 3 * error),
     )

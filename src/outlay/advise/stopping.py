@@ -333,7 +333,10 @@ def _level_stretches(values: Sequence[float], stages: Sequence[int]) -> list[Str
     if stages:
         edges = [0, *stages, len(values)]
         gain = max(values) - values[0]
-        parts = (level_from(values[a:b], offset=a, whole_gain=gain) for a, b in pairwise(edges))
+        parts = (
+            level_from(values[a:b], offset=a, whole_gain=gain, is_stage=True)
+            for a, b in pairwise(edges)
+        )
         return [each for each in parts if each is not None]
     found = turn_of(values) or level_from(values)
     return None if found is None else [found]
@@ -346,7 +349,7 @@ def _without_stretches(
     count = len(values)
     left = sum(each.length for each in stretches)
     # Short stages show their ends less clearly.
-    spread = math.sqrt(sum(each.spread**2 for each in stretches)) * (1.5 if is_staged else 1)
+    spread = math.sqrt(sum(each.spread**2 for each in stretches)) * (2.5 if is_staged else 1)
     kept = _Enough(count - left, count - left - spread, count - left + spread)
     found = _fewer_epochs(count, kept, epoch)
     tolerance = max(each.tolerance for each in stretches)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from outlay.advise.advice_book import AdviceBook
-from outlay.advise.advice_followed import advice_followed
+from outlay.advise.advice_followed import advice_followed, followed_text
 from outlay.advise.batch_size import unmeasured
 from outlay.advise.recommendation import (
     OptimizationRecommendation,
@@ -21,7 +21,7 @@ from outlay.advise.recommendation import (
 from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances, floor_of
 from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.document import print_blocks
-from outlay.cli.output import AsJson, console, print_findings, print_json
+from outlay.cli.output import AsJson, console, print_findings, print_json, print_sentence
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.follower import RunView, read_view
@@ -123,12 +123,15 @@ def _show_backtest(model: str | None, *, as_json: bool) -> None:
             findings.append(Finding(source=str(directory), message=str(error)))
     rows = advice_followed(views)
     if as_json:
-        print_json({"model_name": model, "followed": rows, "findings": findings})
+        said = followed_text(rows) if rows else ""
+        print_json({"model_name": model, "followed": rows, "in_all": said, "findings": findings})
         return
     if not rows:
         console.print(f"{model}: no saving was advised on a run that another one followed.")
     for row in rows:
         console.print(f"{row.run_id}: {row.text}")
+    if rows:
+        print_sentence(f"{model}: {followed_text(rows)}.")
     print_findings(findings)
 
 
