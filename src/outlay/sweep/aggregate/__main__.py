@@ -11,14 +11,11 @@ import sys
 from outlay.cli.app import main_of
 
 REFUSAL = "error: acknowledge the aggregator with --enable-aggregator or MFCL_SWEEP_AGGREGATOR=1\n"
-
 ALLOWED = {"--enable-aggregator", "-h", "--help", "-V", "--version"}
 
 if __name__ == "__main__":
     acknowledged = os.environ.get("MFCL_SWEEP_AGGREGATOR") == "1"
-    if not acknowledged and not {"--enable-aggregator", "-h", "--help", "-V", "--version"} & set(
-        sys.argv
-    ):
+    if not acknowledged and not ALLOWED & set(sys.argv):
         sys.stderr.write(REFUSAL)
         sys.exit(3)
     main_of("sweep", "aggregate")
