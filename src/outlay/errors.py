@@ -43,7 +43,7 @@ class Refused(OutlayError):
 
 def got(seen: object) -> str:
     """Return what an error says of the value that was seen."""
-    return "nothing was given" if seen is None else f"got {seen!r}"
+    return "got nothing" if seen is None else f"got {seen!r}"
 
 
 class InvalidValue(OutlayError, ValueError):

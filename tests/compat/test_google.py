@@ -186,7 +186,7 @@ def test_stated_options_are_not_queried() -> None:
 
 def test_outside_google_cloud_the_project_must_be_stated() -> None:
     with pytest.raises(
-        InvalidValue, match="project_id: nothing was given; expected GCPOptions to name it"
+        InvalidValue, match="project_id: got nothing; expected GCPOptions to name it"
     ):
         completed(GCPOptions())
 

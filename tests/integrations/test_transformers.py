@@ -53,7 +53,7 @@ def test_a_budget_of_tokens_stops_a_killed_run_where_it_stops_a_whole_one(
     name = f"tokens-{kind}-{ranks}"
     assert played.all_of("exit", f"{name}-killed") == {-9}
     for end in ("whole", "again"):
-        assert "max_tokens" in str(played.results[f"{name}-{end}"][0]["reason"])
+        assert "tokens: " in str(played.results[f"{name}-{end}"][0]["reason"])
         # Without the mixin the next step is taken to be as large as the last one.
         over = 0 if kind == "mixin" else LARGEST_STEP_TOKENS * ranks - 1
         assert played.totals(f"{name}-{end}")["tokens"] <= LIMIT_TOKENS + over

@@ -44,7 +44,7 @@ def test_the_example_ends_at_its_budgets_by_the_commands_of_its_readme(tmp_path:
         read = outlay.read_run(recorded.root / run)
         assert (read.figures.steps or 0) > 0
         assert read.budget is not None
-        assert "max_minutes" in (read.budget.stop_reason or "")
+        assert "time: " in (read.budget.stop_reason or "")
 
 
 def test_the_page_shows_the_scripts_of_the_example() -> None:

@@ -31,7 +31,7 @@ def test_a_guard_takes_the_url_of_a_book(team: TeamDatabase) -> None:
 
 def test_a_guard_of_a_book_has_the_ceiling_of_its_last_line(team: TeamDatabase) -> None:
     url = team.new_book()
-    with pytest.raises(CeilingUnusable, match=r"book book-\w+: nothing was given"):
+    with pytest.raises(CeilingUnusable, match=r"book book-\w+: got nothing"):
         BudgetGuard.of_log(url, environ={})
     BudgetGuard(5, url, environ={}).authorize("lab02-a", 1)
     guard = BudgetGuard.of_log(url, environ={})
