@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from command_line import in_process, outlay
+from halving_on_disk import decided_search
 from ledgers import Segment, dollars
 from outlay.errors import MissingExtra
 from outlay.ledger import Metric
-from outlay.report.document import to_markdown
+from outlay.report.document import to_html, to_markdown
 from outlay.report.files import ReportPlace, read_sweep, write_sweep_report
 from sweep_on_disk import NOW_NS, Sweep
 
@@ -97,3 +99,31 @@ def test_a_cluster_that_did_not_answer_is_a_finding(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     sweep.add("001_a", status="running", engine="elsewhere", work_dir="/")
     assert "elsewhere" in outlay("report", tmp_path, columns=300).out
+
+
+def test_a_search_shows_who_went_on_at_what_cost(tmp_path: Path) -> None:
+    decided_search(tmp_path)
+    account = read_sweep(tmp_path, NOW_NS)
+    page, text = to_html(account.document()), to_markdown(account.document())
+    rungs = page.split("<h2>Rungs</h2>")[1].split("</section>")[0]
+    assert "rung 1: 50 tok: 1 went on, 2 pruned; 4.00 USD" in rungs
+    assert "rung 2: 150 tok: 1 completed; 3.00 USD" in rungs
+    went = text.split("## Run by rung")[1].split("##")[0]
+    assert "| 002_a | lr=2 | 0.7 | 1.00 USD | 0.9 | 3.00 USD | completed |" in went
+    assert "001_a" not in went
+
+
+@pytest.mark.parametrize(("names", "count"), [(("lr",), 0), (("lr", "width"), 1)])
+def test_a_grid_of_two_parameters_is_a_heat_map(
+    tmp_path: Path, names: tuple[str, ...], count: int
+) -> None:
+    sweep = Sweep(tmp_path)
+    for number, values in enumerate(product((1, 10), repeat=len(names))):
+        story = Segment(about={"price": dollars(3600)}).step(1)
+        story.add(Metric(t_ns=story.now_ns, name="acc", value=0.9 - number / 10, step=0)).end()
+        story.write(sweep.add(f"{number}", params=dict(zip(names, values, strict=True))))
+    page = to_html(read_sweep(tmp_path, NOW_NS).document())
+    assert page.count('class="rows grid"') == count
+    assert page.count("data-places=") == 2 ** len(names)
+    if count:
+        assert "lr 1, width 10: acc 0.8 over 1 run, 1.00 USD a run" in page

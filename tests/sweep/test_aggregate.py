@@ -387,6 +387,25 @@ def test_an_interval_narrows_as_students_t_does(runs: int, factor: float) -> Non
     assert half_width(values) == pytest.approx(factor * stdev(values) / runs**0.5)
 
 
+@pytest.mark.parametrize(
+    ("metric", "values", "text"),
+    [
+        ("val_accuracy", (0.8, 0.9, 1.0), "0.9 (0.652 to 1)"),
+        ("val_accuracy", (80.0, 90.0, 100.0), "90 (65.2 to 100)"),
+        ("f1-score", (0.0, 0.1, 0.2), "0.1 (0 to 0.348)"),
+        ("top1", (0.5, 0.51, 0.52), "0.51 ± 0.0248"),
+        ("reward", (0.8, 0.9, 1.0), "0.9 ± 0.248"),
+        ("accuracy_gain", (-0.1, 0.0, 0.1), "0 ± 0.248"),
+    ],
+)
+def test_the_interval_of_a_share_ends_where_shares_do(
+    metric: str, values: tuple[float, ...], text: str
+) -> None:
+    (one,) = replicates(rows(*values, accuracy_metric=metric))
+    assert str(one) == text
+    assert one.half_width is not None
+
+
 def test_the_verdict_compares_no_metric_with_another(sweep: Sweep) -> None:
     for name, metric_name, value in (("001_a", "acc", 0.5), ("002_b", "acc", 0.6),
                                      ("003_c", "loss", 7.0)):  # fmt: skip

@@ -270,7 +270,8 @@ def _names(points: Sequence[Point], axes: _Axes) -> str:
             if inside and not any(a < end and begin < b and abs(y - c) < 14 for a, b, c in taken):
                 taken.append((begin, end, y))
                 drawn.append(
-                    f'<text class="tick" x="{_percent(x / _WIDE)}" y="{_percent(y / _HIGH)}" '
+                    f'<text class="tick" data-brushed="{html_text(point.label)}" '
+                    f'x="{_percent(x / _WIDE)}" y="{_percent(y / _HIGH)}" '
                     f'dx="{dx}" dy="4" text-anchor="{anchor}">'
                     f"{html_text(name)}</text>"
                 )
