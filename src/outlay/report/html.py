@@ -56,7 +56,7 @@ def section(title: str, *parts: str) -> str:
 
 
 def breakable(text: str) -> str:
-    """Return text in which a long path or host may be broken between its parts."""
+    """Return text as HTML: a long path or host breaks between its parts, a hash after 16 digits."""
     words = (
         "<wbr>".join(map(html_text, _PARTS.findall(word))) if len(word) > _LONG_WORD else
         html_text(word)
@@ -66,7 +66,7 @@ def breakable(text: str) -> str:
 
 
 _LONG_WORD: Final = 20
-_PARTS: Final = re.compile(r"[^/._]*[/._]+|[^/._]+", re.DOTALL)
+_PARTS: Final = re.compile(r"[0-9a-f]{16}(?=[0-9a-f]{16})|[^/._]*[/._]+|[^/._]+", re.DOTALL)
 
 
 def copy_button(text: str, what: str) -> str:
