@@ -315,10 +315,10 @@ def test_texts_have_the_amount_with_its_kind_and_assumed_part(registered: Path, 
     figures = reading.figures
     total = "no price" if figures.cost is None else str(figures.cost)
     (line,) = [
-        line for line in in_process("runs", columns=200).out.splitlines()
+        line for line in in_process("runs").out.splitlines()
         if line.startswith(f"{name} ")
     ]  # fmt: skip
-    shown = (in_process(word, registered / name, columns=200).out for word in ("cost", "goodput"))
+    shown = (in_process(word, registered / name).out for word in ("cost", "goodput"))
     for text in (line, *shown, last_line(reading, name)):
         assert total in text
         assert ("assumed" in text and str(figures.assumed) in text) or not figures.assumed
