@@ -11,7 +11,6 @@ import typer
 from outlay.budget.limits import MODES, dimension_for
 from outlay.budget.report import BudgetPlan, BudgetReport, budget_report, plan_from
 from outlay.budget.terms import Budget
-from outlay.cli.cost.tables import amount, interval, open_books
 from outlay.cli.document import print_blocks
 from outlay.cli.output import (
     DEFAULT,
@@ -84,6 +83,8 @@ def plan(
     print_rows(("what", ">estimate"), result.lines())
     console.print(f"Estimated from {result.measured_steps:,} measured steps of {view.name}.")
     if likely is not None:
+        from outlay.cli.cost.tables import amount, interval
+
         found = likely.prediction
         shown = interval(found.low, found.high, currency)
         line = f"By configuration: cost {amount(found.cost, currency)}{shown}, {likely.basis}."
@@ -93,6 +94,7 @@ def plan(
 
 def _by_configuration(run: Path, plan: BudgetPlan) -> tuple[ProvenPrediction | None, str]:
     """Return the cost of what a budget allows, by recorded runs, and its currency."""
+    from outlay.cli.cost.tables import open_books
     from outlay.cost.compare import of_last_unit
     from outlay.cost.prediction import changed, configuration_of, past_runs, proven_prediction
     from outlay.runs.reading import read_figures
