@@ -189,6 +189,17 @@ def test_a_long_name_is_whole_in_the_text_and_gives_way_in_its_middle(
     assert f'<span class="head">{head}</span><span class="tail">{tail}</span>' in text
 
 
+def test_a_comparison_says_that_it_shows_only_the_first_runs(tmp_path: Path) -> None:
+    write_runs(tmp_path, 13)
+    books = BookReader()
+    collect(books.store, sorted(tmp_path.iterdir()), books.now_ns)
+    chosen = [("run", f"run{number:04d}") for number in range(13)]
+    page = compare_page(PageQuery(path="/compare", query=chosen), books)
+    assert page.verdict == "The first 12 of the 13 selected runs are compared."
+    assert len(page.rows) == 12
+    assert compare_page(PageQuery(path="/compare", query=chosen[:12]), books).verdict == ""
+
+
 def test_prices_of_the_same_terms_from_two_sources_have_two_names() -> None:
     one = Series(
         source="aws", provider="aws", gpu="A100", gpu_count=8, tier=Tier.SPOT, community=False,

@@ -83,7 +83,9 @@ def compare_stamp(ask: PageQuery, books: BookReader) -> object:
 
 def compare_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the comparison of the selected runs."""
-    chosen = ask.every("run")[:MOST_COMPARED]
+    every = ask.every("run")
+    chosen = every[:MOST_COMPARED]
+    said = f"The first {len(chosen)} of the {len(every)} selected runs are compared."
     readings = [books.runs.reading(books.row(run).dir) for run in chosen]
     crumbs = '<p class="crumbs"><a href="/runs">Runs</a></p>'
     if not readings:
@@ -94,6 +96,7 @@ def compare_page(ask: PageQuery, books: BookReader) -> Page:
     document = compare_document(readings, metric_view(ask), link=run_href, hide=books.people.text)
     return Page(
         title=document.title, tab="Runs", crumbs=crumbs, columns=_CSV,
+        verdict=said if len(every) > len(chosen) else "",
         parts=with_controls(document, ask), points=points_href(chosen),
         rows=[_csv_row(reading.figures, books) for reading in readings],
         document=[reading.figures for reading in readings],
