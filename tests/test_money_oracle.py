@@ -20,8 +20,8 @@ from outlay.clock import ManualClock, utc_datetime
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.training import TrainingMetrics
 from outlay.runs.collect import collect
+from outlay.runs.money.spending_reader import read_spending, refresh_books
 from outlay.runs.reading import read_run
-from outlay.runs.spending_reader import read_spending, refresh_books
 from outlay.store import open_store
 
 NOW_NS = BORDERS[-1] + 24 * HOUR

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, insert, make_url
 from ledgers import HOUR, Segment, dollars
 from outlay.cost.cost_book import CostBook
 from outlay.runs.collect import collect
-from outlay.runs.spending_reader import refresh_books
+from outlay.runs.money.spending_reader import refresh_books
 from outlay.store import open_store
 from outlay.store import opening as migrations
 from outlay.store.connection import connect

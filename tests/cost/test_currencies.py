@@ -19,8 +19,8 @@ from outlay.export.prometheus import exposition
 from outlay.report.run_document import run_document
 from outlay.runs.collect import collect
 from outlay.runs.figures import flat
+from outlay.runs.money.spending_reader import read_spending, refresh_books
 from outlay.runs.reading import read_run
-from outlay.runs.spending_reader import read_spending, refresh_books
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.web.book_reader import BookReader

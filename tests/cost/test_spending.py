@@ -21,7 +21,7 @@ from outlay.goodput.follower import read_view
 from outlay.goodput.timeline import Window
 from outlay.guard.entries import Captured, Held, Noted, Rental, Vendor
 from outlay.runs.collect import collect
-from outlay.runs.spending_reader import in_no_run, read_spending, refresh_books, rented_by
+from outlay.runs.money.spending_reader import in_no_run, read_spending, refresh_books, rented_by
 from outlay.store import RunRow, open_store
 from outlay.units import Money, Unit
 

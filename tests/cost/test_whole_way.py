@@ -15,7 +15,7 @@ from outlay.clock import ManualClock, utc_text
 from outlay.guard.entries import Captured, Held, Noted, Rental, Vendor
 from outlay.ledger import read_run
 from outlay.runs.collect import collect
-from outlay.runs.spending_reader import in_no_run, read_spending, refresh_books, rented_by
+from outlay.runs.money.spending_reader import in_no_run, read_spending, refresh_books, rented_by
 from outlay.store import open_store
 from outlay.units import Money
 from trackers import tracker_of

@@ -31,7 +31,7 @@ from outlay.guard.spend_log import Verification, is_url
 from outlay.report import html
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell
-from outlay.runs.limit_use import LimitUse, exceeded, model_budgets, use_of_standing
+from outlay.runs.money.limit_use import LimitUse, exceeded, model_budgets, use_of_standing
 from outlay.store.runs import list_runs, version_of_runs
 from outlay.sweep.run.sweep_guard import log_of
 from outlay.units import Money

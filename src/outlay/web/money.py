@@ -35,8 +35,8 @@ from outlay.report.document import Block, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
-from outlay.runs.limit_use import LimitUse, exceeded, over_limit
-from outlay.runs.spending_reader import SpendingReading, owned_machines, stamp_of_books
+from outlay.runs.money.limit_use import LimitUse, exceeded, over_limit
+from outlay.runs.money.spending_reader import SpendingReading, owned_machines, stamp_of_books
 from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 from outlay.units.money import sum_by_unit

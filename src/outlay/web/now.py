@@ -15,7 +15,7 @@ from outlay.report.html import Cell
 from outlay.runs.collect import DEAD_SHOWN_NS, dead_runs, elsewhere_text, findings_in
 from outlay.runs.figures import BY_NAME
 from outlay.runs.inventory.machines_now import MachinesNow, MachineView, read_machines_now
-from outlay.runs.limit_use import NEAR, exceeded, over_limit
+from outlay.runs.money.limit_use import NEAR, exceeded, over_limit
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs

@@ -30,7 +30,7 @@ from outlay.guard.rental.rental import (
     settle_by_hand,
 )
 from outlay.guard.rental.watch import Reaper, may_be_listed, poll_once
-from outlay.runs.spending_reader import rented_by
+from outlay.runs.money.spending_reader import rented_by
 from outlay.units import Money
 from rented import (
     ENVIRON,

@@ -30,7 +30,7 @@ from outlay.cost.closing import open_month, read_closed_months
 from outlay.cost.focus import to_csv
 from outlay.errors import Finding, InvalidValue
 from outlay.report.bill_document import bill_document, confirmed_json
-from outlay.runs.spending_reader import read_reconciliation
+from outlay.runs.money.spending_reader import read_reconciliation
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.shown import counted

@@ -18,7 +18,7 @@ from outlay.cost.spending import TEAM, Spending, SpendItem, owner_by
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.export.spend_logs import shared_logs, with_teams
 from outlay.guard.away.polled_log import PolledLog
-from outlay.runs.spending_reader import read_reconciliation
+from outlay.runs.money.spending_reader import read_reconciliation
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
 from outlay.units.shown import figure_text

@@ -21,7 +21,7 @@ from outlay.cost.cost_book import CostBook, budgeted
 from outlay.cost.spending import Spending, SpendItem
 from outlay.cost.thresholds import highest_reached, percent_used
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.runs.spending_reader import (
+from outlay.runs.money.spending_reader import (
     SpendingReading,
     read_outside_of_runs,
     read_spending,

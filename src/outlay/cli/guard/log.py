@@ -50,7 +50,7 @@ from outlay.guard.rental.rental import disown_namesakes, settle_by_hand
 from outlay.guard.scopes import HOUR
 from outlay.guard.spend_log import is_url
 from outlay.runs.collect import refresh_registered
-from outlay.runs.spending_reader import charges_on, refresh_books
+from outlay.runs.money.spending_reader import charges_on, refresh_books
 from outlay.slurm import SlurmLimit, own_limits
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs

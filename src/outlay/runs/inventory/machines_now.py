@@ -17,7 +17,7 @@ from outlay.guard.entries import is_machine
 from outlay.guard.rental.watch import RentedHold
 from outlay.machine import host_key
 from outlay.runs.collect import elsewhere_text, total_burn
-from outlay.runs.spending_reader import owned_machines
+from outlay.runs.money.spending_reader import owned_machines
 from outlay.slurm import expand_nodes
 from outlay.store.connection import database_ns
 from outlay.store.machine_lists import (

@@ -10,7 +10,7 @@ from outlay.escaping import html_text
 from outlay.guard.scopes import HOUR
 from outlay.report import html
 from outlay.report.html import Cell
-from outlay.runs.limit_use import LimitUse, exceeded
+from outlay.runs.money.limit_use import LimitUse, exceeded
 from outlay.units import Money
 from outlay.units.shown import counted, decimals_of, figure_text, money_text
 from outlay.web.page import People

@@ -19,7 +19,7 @@ from outlay.export.spend_logs import with_teams
 from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Window
 from outlay.report.digest import IN_NO_RUN, is_in_no_run
-from outlay.runs.spending_reader import (
+from outlay.runs.money.spending_reader import (
     SpendingReading,
     read_reconciliation,
     read_spending,
