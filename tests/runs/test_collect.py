@@ -12,7 +12,7 @@ from sqlalchemy import insert, update
 import outlay
 from command_line import in_process
 from ledgers import HOUR, START_NS, Segment, dollars
-from outlay.clock import ManualClock
+from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import InvalidValue
 from outlay.ledger import SegmentId, ledger_dir
 from outlay.runs import collect as collecting
@@ -101,10 +101,13 @@ def test_the_notice_of_an_attempt_that_never_wrote_is_dropped_after_a_day(tmp_pa
 
 
 def test_dead_run_is_reported_without_reopening_its_log(tmp_path: Path) -> None:
-    path = Segment(about={"run_id": "d", "name": "d"}).step(1).write(tmp_path / "d")
+    """For a week after its last sign of life."""
+    now_ns = SYSTEM.wall_ns()
+    start = (now_ns - START_NS) / 1e9 - 3600
+    path = Segment(start=start, about={"run_id": "d", "name": "d"}).step(1).write(tmp_path / "d")
     path.write_bytes(path.read_bytes() + b"no record\n")
     os.utime(path, ns=(START_NS, START_NS))
-    register(tmp_path / "d")
+    collect(open_store(), [tmp_path / "d"], now_ns)
     before = in_process("--json").json["findings"]
     overwrite_log(tmp_path / "d")
     assert in_process("--json").json["findings"] == before

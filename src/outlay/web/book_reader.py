@@ -196,7 +196,7 @@ class BookReader:
             if path in found:
                 places[source] = run_href(found[path])
             elif path in logs or path.endswith(".jsonl"):
-                places[source] = f"/guard?{urlencode({'log': path})}"
+                places[source] = f"/guard?{urlencode({'log': self.people.text(path)})}"
             elif path.startswith("model "):
                 model = path.removeprefix("model ")
                 places[source] = f"/runs?{urlencode({'model': model, 'sort': '-cost_micros'})}"

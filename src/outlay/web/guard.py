@@ -221,7 +221,7 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
     logs = spend_logs(books)
     if not logs:
         return _nothing()
-    paths = {str(log.name): name for name, log in logs.items()}
+    paths = {books.people.text(str(log.name)): name for name, log in logs.items()}
     name = paths.get(ask.get("log")) or ask.one_of("log", logs, next(iter(logs)))
     log = logs[name]
     balances, whole = log.ask("balances", partial(_read_balances, log)), _whole(log, books)
