@@ -52,18 +52,18 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{html_text(title)}</h2>{''.join(parts)}</section>"
 
 
-_PLACES: Final = re.compile(r"(?<=[^\s/<])/(?=[^\s/<>])|[0-9a-f]{32,}")
-"""Where a path or a hash may be broken."""
+_LONG_NAMES: Final = re.compile(r"\S*/\S*/\S*|\S+/\S+\.\w+|[0-9a-f]{32,}")
+"""Paths and hashes; no units such as tokens/s."""
 
 
 def breakable(text: str) -> str:
     """Return text as HTML that breaks a path at its slashes, and a hash every 16 digits."""
-    return _PLACES.sub(_broken, html_text(text))
+    return _LONG_NAMES.sub(_broken, html_text(text))
 
 
 def _broken(found: re.Match[str]) -> str:
-    if found[0] == "/":
-        return "/<wbr>"
+    if "/" in found[0]:
+        return re.sub(r"(?<=[^/])/(?=[^/])", "/<wbr>", found[0])
     return "<wbr>".join(found[0][at : at + 16] for at in range(0, len(found[0]), 16))
 
 
