@@ -72,7 +72,7 @@ def overview(*, as_json: bool) -> None:
     from outlay.guard.away.polled_log import PolledLog
     from outlay.guard.rental.watch import known_books, known_logs, living_rentals
     from outlay.runs.inventory.machines_now import read_machines_now
-    from outlay.runs.limits import over_limit, read_limits
+    from outlay.runs.limit_use import over_limit, read_limits
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)

@@ -47,7 +47,7 @@ from outlay.report.html import Cell
 from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.inventory.machines_now import MachinesNow, read_machines_now
-from outlay.runs.limits import LimitUse, model_budgets, use_of_standing
+from outlay.runs.limit_use import LimitUse, model_budgets, use_of_standing
 from outlay.runs.spending_reader import read_reconciliation, read_spending, refresh_books
 from outlay.store.run_row import RunRow
 from outlay.store.runs import list_runs

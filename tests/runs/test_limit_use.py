@@ -14,7 +14,7 @@ from outlay.guard.away.polled_log import PolledLog
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.rental.watch import remember_log
 from outlay.runs.collect import collect
-from outlay.runs.limits import LimitUse, exceeded, over_limit, read_limits
+from outlay.runs.limit_use import LimitUse, exceeded, over_limit, read_limits
 from outlay.store import open_store
 from outlay.units import Money
 
