@@ -109,7 +109,7 @@ class CostChange:
             return "new" if self.spent.micros > 0 else "no change"
         share = self.difference.micros / self.before.micros
         if share > 10:
-            return f"{self.spent.micros / self.before.micros:,.0f} times as much"
+            return f"{self.spent.micros / self.before.micros:,.0f}x"
         return f"{share:+.0%}"
 
 
