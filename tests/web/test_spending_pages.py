@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -129,8 +128,7 @@ def test_days_in_json_sum_to_the_month(books: BookReader) -> None:
 def test_what_is_over_its_limit_is_first_and_counted(
     books: BookReader, view: Any, limits: int
 ) -> None:
-    log = next(each for each in books_logs() if "by-hand" in str(each))
-    page = view(PageQuery(path="/", query=[("log", str(log))]), books)
+    page = view(PageQuery(path="/"), books)
     assert page.alarms == limits
     first = shown(page).partition("</p>")[0]
     assert first.startswith('<p class="alarm"><strong>')
@@ -138,10 +136,6 @@ def test_what_is_over_its_limit_is_first_and_counted(
     assert frame(page, PageQuery(path="/")).partition("<title>")[2].startswith(f"({limits}) ")
     assert 'class="chip exceeded"' in shown(page)
     assert ">54.2% over<" in shown(page)
-
-
-def books_logs() -> list[Path]:
-    return sorted(Path(os.environ["OUTLAY_HOME"]).rglob("spend.jsonl"))
 
 
 def test_errors_are_red_and_each_leads_somewhere(books: BookReader) -> None:

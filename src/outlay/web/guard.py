@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -217,12 +217,15 @@ def guard_stamp(ask: PageQuery, books: BookReader) -> object:
 
 
 def guard_page(ask: PageQuery, books: BookReader) -> Page:
-    """Return the guard page of one spend log."""
+    """Return the guard page of one spend log; where a ceiling is exceeded comes first."""
     logs = spend_logs(books)
     if not logs:
         return _nothing()
     paths = {books.people.text(str(log.name)): name for name, log in logs.items()}
-    name = paths.get(ask.get("log")) or ask.one_of("log", logs, next(iter(logs)))
+    standings, _ = standings_of_logs(books)
+    over = exceeded([use_of_standing(of, each) for of, each in standings])
+    in_order = list(dict.fromkeys([*(use.source for use in over), *logs]))
+    name = paths.get(ask.get("log")) or ask.one_of("log", logs, in_order[0])
     log = logs[name]
     balances, whole = log.ask("balances", partial(_read_balances, log)), _whole(log, books)
     found = balances.value or LogBalances()
@@ -233,8 +236,8 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
     journal = [_journal_row(number, line, books) for number, line in enumerate(lines, 1)]
     uses = [use_of_standing(name, each) for each in found.standings]
     parts = [
-        *alarm(uses, books.people),
-        _choice(ask, list(logs), name),
+        *alarm(over, books.people),
+        _choice(ask, in_order, name, {use.source for use in over}),
         html.section("Spend log", blocks_html(_about(log, whole, books))),
         *limit_parts(uses, books.people, burn_downs_of_logs(books, uses)),
         _holds(found.holds, books),
@@ -247,7 +250,7 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
     ]
     columns = ("line", "time", "what", "operation", "estimated", "actual", "currency", "hold")
     return Page(
-        title="Guard", tab="Guard", parts=parts, columns=columns, alarms=len(exceeded(uses)),
+        title="Guard", tab="Guard", parts=parts, columns=columns, alarms=len(over),
         rows=[_csv_row(number, line, books) for number, line in enumerate(lines, 1)],
         document={
             "log": log.shown, "unit": _unit_of(found.standings),
@@ -278,10 +281,12 @@ def _problems(found: Verification | None) -> tuple[Finding, ...]:
     return () if found is None else found.findings
 
 
-def _choice(ask: PageQuery, names: Sequence[str], chosen: str) -> str:
+def _choice(ask: PageQuery, names: Sequence[str], chosen: str, over: Collection[str]) -> str:
+    """Return links to the spend logs; those with an exceeded ceiling say so."""
     if len(names) < 2:
         return ""
-    return tabs("Spend logs", {ask.address(log=name): name for name in names}, chosen)
+    said = {name: f"{name}: over" if name in over else name for name in names}
+    return tabs("Spend logs", {ask.address(log=name): said[name] for name in names}, said[chosen])
 
 
 def _about(log: PolledLog, whole: Polled[WholeLog], books: BookReader) -> list[Figure]:
