@@ -55,6 +55,14 @@ def test_progress_status_and_report_show_the_last_lines_of_the_failed_run_alone(
         assert shown.out.count("  log: ") == 1
 
 
+def test_runs_that_failed_alike_are_shown_once(grid: Path) -> None:
+    grid.write_text(grid.read_text().replace("test {x} != 2", "test {x} = 0"))
+    outlay("sweep", "run", grid, "--yes")
+    shown = checked(outlay("sweep", "status", "sweep"))
+    assert "001_a_00 and 1 more failed: exit code 1\n" in shown.out
+    assert shown.out.count("  log: ") == 1
+
+
 def test_the_same_is_in_json(grid: Path, tmp_path: Path) -> None:
     failed = {
         "run": "002_a_01", "reason": "exit code 1",

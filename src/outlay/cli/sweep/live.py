@@ -113,13 +113,17 @@ class _LiveStatus:
 
 
 def print_failed(manifest: SweepManifest, runs: Collection[str] | None = None) -> None:
-    """Print why runs failed, their logs, and the last lines of these; of many, the first ones."""
-    failed = failed_runs(manifest, os.environ, runs)
-    for run in failed[:_FAILED]:
-        print_sentence(f"{run.run} failed: {run.reason}")
-        _print_log(run)
-    if len(failed) > _FAILED:
-        print_sentence(f"… {len(failed) - _FAILED} more failed")
+    """Print why runs failed, the log and its last lines; of those that failed alike, the first."""
+    alike: dict[tuple[str, ...], list[FailedRun]] = {}
+    for run in failed_runs(manifest, os.environ, runs):
+        alike.setdefault((run.reason, *run.last_lines), []).append(run)
+    kinds = list(alike.values())
+    for first, *others in kinds[:_FAILED]:
+        more = f" and {len(others)} more" if others else ""
+        print_sentence(f"{first.run}{more} failed: {first.reason}")
+        _print_log(first)
+    if left := sum(map(len, kinds[_FAILED:])):
+        print_sentence(f"… {left} more failed")
 
 
 def _print_log(failed: FailedRun) -> None:
