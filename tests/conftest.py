@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 # Hundreds of processes start: without compiled files, each would compile outlay anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A size that readline has exported in pytest's first process: commands would take it for a terminal's.
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)
 sys.dont_write_bytecode = False
 
 # Modules of tests that copy the environment when they are imported get no home of the caller's.

@@ -59,9 +59,8 @@ def _number(text: str) -> float | None:
 def with_controls(document: Document, ask: PageQuery) -> list[str]:
     """Return a document's sections; above its metrics are axis, scale and smoothing."""
     heading = "<section><h2>Metrics</h2>"
-    parts = (part for part in sections_html(document.sections))
-    controls = heading.replace("<section>", '<section id="metrics">') + _controls(ask)
-    return [part.replace(heading, controls, 1) for part in parts]
+    controls = heading + _controls(ask)
+    return [part.replace(heading, controls, 1) for part in sections_html(document.sections)]
 
 
 def _controls(ask: PageQuery) -> str:
