@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Hundreds of processes start: without compiled files, each would compile outlay anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# A size that readline has exported in pytest's first process: commands would take it for a terminal's.
+# A size that readline exported in pytest's first process: commands would take it for a terminal's.
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)
 sys.dont_write_bytecode = False

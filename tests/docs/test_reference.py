@@ -130,7 +130,6 @@ def test_the_page_of_variables_lists_those_in_the_code_and_no_other() -> None:
 def test_every_variable_of_a_launcher_is_documented() -> None:
     facts = (ROOT / "src/outlay/record/facts.py").read_text()
     read = set(re.findall(r"""["']([A-Z]+_?[A-Z_]{3,})["']""", facts))
-    read.remove("HEAD")  # A file of git's.
     assert read <= first_cells(page("reference/environment.md"))
 
 

@@ -60,12 +60,12 @@ def amounts_of(root: Path) -> dict[str, dict[str, int]]:
 
 
 def _on_page(page: str, row: dict[str, Any]) -> int:
-    """Return the cost in a run's row of the page's table: its exact amounts stand in order."""
+    """Return the cost in a run's row of the page's table: the first of its exact amounts."""
     (cells,) = re.findall(
-        rf"<tr><td[^>]*>(?:<a[^>]*>)?{row['run_id']}(?:</a>)?</td>(.*?)</tr>", page
+        rf"<tr[^>]*><td[^>]*>(?:<a[^>]*>)?{row['run_id']}(?:</a>)?</td>(.*?)</tr>", page
     )
     shown = re.findall(r'<td[^>]* title="([\d,.]+) [A-Z]', cells)
-    return round(float(shown[1 if row["planned_cost"] else 0].replace(",", "")) * MICROS)
+    return round(float(shown[0].replace(",", "")) * MICROS)
 
 
 def assert_one_cost(root: Path) -> dict[str, int]:

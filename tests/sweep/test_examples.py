@@ -68,7 +68,7 @@ LARGE_BATCH = """\
 
 def test_the_iso_time_example_runs_under_torchrun(tmp_path: Path) -> None:
     grid = shortened(
-        "example_iso_time.yaml", tmp_path, ("limit: 0.1", "limit: 0.02"),
+        "example_iso_time.yaml", tmp_path, ("limit: 0.1", "limit: 0.05"),
         ("evaluate_every=20", "evaluate_every=1"), (LARGE_BATCH, ""),
     )  # fmt: skip
     (row,) = run_and_summarise(grid, tmp_path / "sweep")

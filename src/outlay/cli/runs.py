@@ -299,7 +299,9 @@ def _print_list(runs: Sequence[RunRow], columns: Sequence[str], now_ns: int) -> 
     console.print(_table(runs, columns, now_ns))
 
 
-_FIRST = ("run", "status", "cost", "goodput", "burn per hour", "last seen", "wasted")
+_FIRST = (
+    "run", "status", "cost", "budget left", "goodput", "burn per hour", "last seen", "wasted",
+)  # fmt: skip
 """The headings of the columns that stay the longest on a narrow terminal."""
 _MARK = "*"
 

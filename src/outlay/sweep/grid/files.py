@@ -23,23 +23,12 @@ from outlay.guard.spend_log import is_url, named_log, open_book
 from outlay.ledger import Price, SegmentLife, Step, derive_attempts, segment_paths
 from outlay.ledger.reader import first_records, identify
 from outlay.prices.current import read_rates
-from outlay.runs.collect import refresh_registered
 from outlay.runs.options import parse_price, warn_of_old_price
-from outlay.store import open_store
-from outlay.store.runs import RunFilter, list_runs
 from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.errors import InvalidGrid, NotASweep, SweepNotRecorded
 from outlay.sweep.grid.command_grid import GRID_SUFFIXES, SOURCE, GridOptions, read_command
 from outlay.sweep.grid.grid import Grid, read_grid
-from outlay.sweep.plan.likely_costs import (
-    NO_LIKELY_COSTS,
-    EarlierRun,
-    LikelyCosts,
-    likely_costs,
-    open_runs,
-    says_its_work,
-)
-from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.plan.plan import NO_LIKELY_COSTS, LikelyCosts, SweepPlan
 from outlay.sweep.plan.planning import make_plan, with_prices
 from outlay.sweep.search.space import Point
 from outlay.sweep.state.manifest import read_manifest
@@ -222,6 +211,12 @@ def read_likely_costs(plan: SweepPlan) -> LikelyCosts:
 
     Opens the store only if a run's cost is open, and it says how much it does, or ran before.
     """
+    # Imported here: they load NumPy and SQL, which nothing else of a grid needs.
+    from outlay.runs.collect import refresh_registered
+    from outlay.store import open_store
+    from outlay.store.runs import RunFilter, list_runs
+    from outlay.sweep.plan.likely_costs import EarlierRun, likely_costs, open_runs, says_its_work
+
     waiting = open_runs(plan)
     if not waiting:
         return NO_LIKELY_COSTS

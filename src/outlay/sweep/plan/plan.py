@@ -20,6 +20,8 @@ from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.sweep.search.space import Point
 from outlay.units import Duration, Money, Rate
 from outlay.units.money import GPU_TIME
+from outlay.units.quantity import duration_text
+from outlay.units.shown import counted, money_text, range_text
 
 # Predictions of time and cost, from budget, timeout and price.
 
@@ -488,3 +490,49 @@ def total_of(amounts: Sequence[Money | None]) -> Money | None:
     if len(known) < len(amounts) or len({amount.unit for amount in known}) != 1:
         return None
     return sum(known[1:], start=known[0])
+
+
+# What runs are likely to cost, by recorded ones.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikelyCost:
+    """The likely time and cost of a run, with an 80 % interval; no cost without a price."""
+
+    ns: int
+    low_ns: int
+    high_ns: int
+    cost: Money | None
+    low: Money | None
+    high: Money | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikelyCosts:
+    """The likely costs of a plan's runs, by id, and what they rest on.
+
+    Attributes:
+        basis: What they rest on and what they extrapolate, in one line; without any likely cost,
+            why there is none, or "".
+    """
+
+    runs: Mapping[str, LikelyCost]
+    basis: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The total and its basis; "" if there is neither."""
+        if not self.runs:
+            return self.basis
+        ns = sum(each.ns for each in self.runs.values())
+        total = total_of([each.cost for each in self.runs.values()])
+        low = total_of([each.low for each in self.runs.values()])
+        high = total_of([each.high for each in self.runs.values()])
+        money = "" if total is None else f"{money_text(total)}, "
+        if low is not None and high is not None:
+            money = f"{money_text(total or low)} ({range_text(low, high)}), "
+        of = counted(len(self.runs), "run")
+        return f"{of} likely: {money}{duration_text(ns)} in all, {self.basis}."
+
+
+NO_LIKELY_COSTS: Final = LikelyCosts(runs={})

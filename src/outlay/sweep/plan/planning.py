@@ -29,8 +29,10 @@ from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import MOST_RUNS, Grid, GridEntry
 from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, STYLES, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
-from outlay.sweep.plan.likely_costs import NO_LIKELY_COSTS, LikelyCost, LikelyCosts
 from outlay.sweep.plan.plan import (
+    NO_LIKELY_COSTS,
+    LikelyCost,
+    LikelyCosts,
     PlannedRun,
     Prediction,
     RungTotal,

@@ -386,6 +386,7 @@ def _stated_state(fields: Mapping[str, Any]) -> RunState:
         finished_ns=finished_ns,
         elapsed_ns=round(fields["elapsed_s"] * 1e9) if "elapsed_s" in fields else lasted_ns,
         command=list(fields.get("command") or ()),
+        env=dict(fields.get("env") or {}),
     )
 
 
