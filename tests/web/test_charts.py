@@ -243,6 +243,11 @@ WITHOUT_ADVICE = """() => {
 PLACE = "document.querySelector('svg[data-metric=loss]').getBoundingClientRect().top"
 
 
+def last_step(charts: list[dict[str, Any]]) -> float:
+    points = [point for chart in charts for line in chart["lines"] for point in line["points"]]
+    return max((step for step, _ in points), default=-1)
+
+
 def test_a_live_run_goes_on_under_a_resting_pointer_and_stays_where_it_is(charts: Charts) -> None:
     home = charts.served.home
     with training(charts.runs / "live", home):
@@ -251,8 +256,11 @@ def test_a_live_run_goes_on_under_a_resting_pointer_and_stays_where_it_is(charts
             for _ in range(int(PATIENCE_S * 10)):
                 rows = client.get("/runs.json").json()["runs"]
                 ids = [row["run_id"] for row in rows if row["name"] == "live run"]
-                if ids and client.get(f"/points.json?run={ids[0]}&metric=loss").json():
-                    break
+                if (
+                    ids
+                    and last_step(client.get(f"/points.json?run={ids[0]}&metric=loss").json()) > 4
+                ):
+                    break  # All of the part that will be seen.
                 charts.page.wait_for_timeout(100)
         page = charts.open(f"/run/{ids[0]}?zoom=0..4")
         page.evaluate(WITHOUT_ADVICE)
