@@ -100,11 +100,11 @@ def main(config: DictConfig) -> None:
             save()
         if step % config.evaluate_every == config.evaluate_every - 1:
             run.phase("evaluation")
-            fresh = next(batches(config, 0, seed=10_000))
-            say(f"step {step}: accuracy {accuracy_of(network, fresh):.2f}")
+            accuracy = accuracy_of(network, next(batches(config, 0, seed=10_000)))
+            run.metric("accuracy", accuracy)
+            say(f"step {step}: accuracy {accuracy:.2f}")
     loop_s = time.perf_counter() - began
     say(f"stopped after {step + 1} micro-batches: train {train_s:.6f} s, loop {loop_s:.6f} s")
-    run.close()
     dist.destroy_process_group()
 
 
