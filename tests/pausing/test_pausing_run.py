@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from outlay.report.run_document import run_document, verdict
 from outlay.units import Unit
 from paused_training import ABOVE, STEPS, PausedTraining, ended
 from vendor_shapes import lambda_answer, lambda_type
+from waiting import until
 
 OFFER = "lambda:2xA6000"
 
@@ -52,6 +54,25 @@ def test_a_training_that_was_paused_and_resumed_is_the_one_that_was_not(
     assert not paused.is_doubled()
     assert paused.decisions().count("pause") == pauses
     assert paused.decisions().count("run") == pauses + 1
+
+
+def test_a_timeline_shows_what_was_waited_for_before_each_attempt(tmp_path: Path) -> None:
+    paused = PausedTraining(tmp_path / "paused", slow_starts=1)
+    paused.root.mkdir()
+    paused.price(ABOVE)
+    with ended(paused):
+        process = paused.start()
+        until(lambda: paused.decisions()[-1:] == ["wait"], "it to wait for its price")
+        paused.price("36 USD/h")
+        until(lambda: paused.has_stepped(0), "it to train")
+        paused.price(ABOVE)
+        until(lambda: paused.decisions()[-2:] == ["pause", "wait"], "it to wait again")
+        paused.price("35 USD/h")
+        assert process.wait() == 0
+    timeline = paused.timeline()
+    shown = [decision for decision, _ in groupby(decision for decision, _ in timeline)]
+    assert shown == ["waits", "starts", "pauses", "waits", "starts"]
+    assert [row for row in timeline if row[0] == "waits"] == paused.delays()
 
 
 def test_below_the_timeline_of_a_report_stands_why_it_started_and_paused(tmp_path: Path) -> None:

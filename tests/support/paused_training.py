@@ -23,6 +23,8 @@ from outlay.clock import SYSTEM, utc_datetime
 from outlay.ledger import derive_attempts, read_lives
 from outlay.proc.orphaned_tree import running_trees
 from outlay.rates import round_units
+from outlay.report.document import Table
+from outlay.report.run_document import run_document
 from outlay.store import outlay_home
 from trainer_labs import PROGRAMS
 from waiting import until
@@ -30,6 +32,7 @@ from waiting import until
 LABEL = "lab02-paused"
 STEPS = 600
 BELOW, ABOVE = "40 USD/h", "72 USD/h"
+_DELAYS = {"wait": "waits", "unavailable": "unavailable", "kept": "kept"}
 
 
 @dataclass
@@ -92,6 +95,19 @@ class PausedTraining:
     def decisions(self) -> list[str]:
         notes = [line for line in self.of_kind("note") if line["event"] == "price-decision"]
         return [note["detail"]["action"] for note in notes]
+
+    def delays(self) -> list[tuple[str, str]]:
+        """Return the decisions of the spend log not to start it yet, as a timeline says them."""
+        notes = [line for line in self.of_kind("note") if line["event"] == "price-decision"]
+        said = [(note["detail"]["action"], note["detail"]["reason"]) for note in notes]
+        return [(_DELAYS[action], reason) for action, reason in said if action in _DELAYS]
+
+    def timeline(self) -> list[tuple[str, str]]:
+        """Return the decisions and reasons below the timeline of its report."""
+        sections = run_document(outlay.read_run(self.run_dir)).sections
+        (blocks,) = (section.blocks for section in sections if section.title == "Timeline")
+        (table,) = (block for block in blocks if isinstance(block, Table))
+        return [(str(decision), str(why)) for _, decision, why in table.rows]
 
     def has_stepped(self, start: int) -> bool:
         return (self.root / "work" / f"stepped-{start}").exists()

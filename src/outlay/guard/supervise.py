@@ -29,7 +29,7 @@ from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
 from outlay.guard.spend_log import head_text, is_url, name_for_others
 from outlay.handlers import handling
-from outlay.ledger import EndStatus, GpuCount, Price, gpu_count_of
+from outlay.ledger import EndStatus, GpuCount, Note, Price, gpu_count_of
 from outlay.proc.exit_record import shell_code
 from outlay.proc.identity import MARK_VARIABLE
 from outlay.proc.keeper import KeeperTerms, Launch
@@ -87,6 +87,7 @@ class Supervisor:
     Args:
         stopped_price: Of the machine until the command is started again.
         because: Why it is started now, for its run log.
+        delays: Why it was not started earlier, likewise.
         pause_due: Returns why the command is to be paused now: it gets its notice, saves and ends.
             Empty while it is not; never waits.
         open_hold: Opens its hold in another way than ``Leaseholder.open``.
@@ -102,6 +103,7 @@ class Supervisor:
         run_dir: Path | None = None,
         stopped_price: Rate | None = None,
         because: str = "",
+        delays: Sequence[Note] = (),
         pause_due: Callable[[], str] = lambda: "",
         open_hold: Callable[[], Leaseholder] | None = None,
         clock: Clock = SYSTEM,
@@ -109,6 +111,7 @@ class Supervisor:
     ) -> None:
         self._stopped_price = stopped_price
         self._because = because
+        self._delays = delays
         self._pause_due = pause_due
         self._open_hold = open_hold
         self._paused = ""
@@ -185,6 +188,8 @@ class Supervisor:
             self._supervision = log = Supervision(what, environ, clock=self._clock)
             hold = self._holder.hold
             log.note(f"{HOLD_NOTE}{hold.id}, {hold.amount} at {rate}; head {self._holder.head()}")
+            for delay in self._delays:
+                log.recorder.append(delay)
             if self._because:
                 log.note(f"{STARTS}{self._because}")
 

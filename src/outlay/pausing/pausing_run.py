@@ -28,7 +28,7 @@ from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
 from outlay.guard.supervise import HOLD_NOTE, CommandOutcome, Supervisor
 from outlay.handlers import handling
-from outlay.ledger import SUPERVISOR, SegmentId
+from outlay.ledger import SUPERVISOR, Note, SegmentId
 from outlay.ledger.attempts import SegmentLife
 from outlay.locks import FileLock, FileLocked
 from outlay.pausing.machines import AttemptMachine, MachineHere, MachineUnavailable
@@ -44,6 +44,7 @@ from outlay.policy.situation import Action, PolicyDecision
 from outlay.proc.identity import has_ended
 from outlay.proc.orphaned_tree import running_trees
 from outlay.rates import cost_at_most
+from outlay.record.supervision import KEPT, UNAVAILABLE, WAITS
 from outlay.store import outlay_home
 from outlay.units import Money, Rate
 
@@ -53,6 +54,7 @@ EVENT: Final = "price-decision"
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_END_S: Final = 120
 _TICK_S: Final = 0.1
+_DELAYS: Final = {"wait": WAITS, "unavailable": UNAVAILABLE, "kept": KEPT}
 
 
 class AlreadyPausing(OutlayError):
@@ -126,6 +128,7 @@ class PausingRun:
         self._problem = ""
         self._said_no_room = False
         self._noted: dict[str, str] = {}  # The last reason of each action, while it lasts.
+        self._delays: list[Note] = []  # Since the last attempt, for the log of the next one.
 
     def run(self, environ: Mapping[str, str]) -> CommandOutcome | None:
         """Run it to its end; None if that was reached before.
@@ -191,6 +194,8 @@ class PausingRun:
     def _note(self, action: str, reason: str, rate: Rate | None) -> None:
         detail = {"action": action, "reason": reason, "price": str(rate or "unknown")}
         self._guard.note(EVENT, self._what.label, detail=detail)
+        if (delay := _DELAYS.get(action)) is not None:
+            self._delays.append(Note(t_ns=self._clock.wall_ns(), text=f"{delay}{reason}"))
 
     def _note_once(
         self, action: str, reason: str, rate: Rate | None, said: str | None = None
@@ -246,10 +251,11 @@ class PausingRun:
         watcher = _PauseWatcher(self._due, what.poll_ns / 1e9, self._say)
         supervisor = Supervisor(
             self._guard, what.label, terms, lab=what.lab, run_dir=what.run_dir,
-            stopped_price=self._plan.stopped, because=decision.reason,
+            stopped_price=self._plan.stopped, because=decision.reason, delays=self._delays,
             pause_due=lambda: watcher.reason, clock=self._clock, say=self._say,
             open_hold=self._open_hold(terms),
         )  # fmt: skip
+        self._delays = []
         with watcher:
             return supervisor.run(what.command, environ)
 

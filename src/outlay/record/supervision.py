@@ -34,7 +34,11 @@ from outlay.record.recorder import NullWriter, Recorder, Writer
 
 BEAT_EVERY_NS = 15 * 10**9
 STARTS, PAUSES = "starts: ", "pauses: "
-"""Begin the notes in a supervisor's segment that say why it starts or pauses the command."""
+WAITS, UNAVAILABLE, KEPT = "waits: ", "unavailable: ", "kept: "
+DECISIONS = (STARTS, PAUSES, WAITS, UNAVAILABLE, KEPT)
+"""Begin the notes in a supervisor's segment that say why the command starts, pauses, or does not
+start yet: its price is waited for, no machine can be created, or the last one is not verified gone.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Final
 from outlay.clock import utc_text
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import GoodputSummary, PhaseRow
-from outlay.record.supervision import PAUSES, STARTS
+from outlay.record.supervision import DECISIONS, PAUSES
 from outlay.report import run_sections
 from outlay.report.document import (
     Block,
@@ -339,10 +339,10 @@ def _timeline(run: RunReading) -> Iterator[Block]:
 
 
 def _marks(run: RunReading) -> list[tuple[Cell, str, str]]:
-    """Return why its supervisor started and paused it, in order of time."""
+    """Return why its supervisor started and paused it, or did not start it, in order of time."""
     segments = run.view.account.segments.values()
     notes = (note for segment in segments for note in segment.notes)
-    said = [note for note in notes if note.text.startswith((STARTS, PAUSES))]
+    said = [note for note in notes if note.text.startswith(DECISIONS)]
     texts = ((note.t_ns, *note.text.partition(": ")) for note in sorted(said, key=lambda n: n.t_ns))
     return [(_moment(t_ns), decision, why) for t_ns, decision, _, why in texts]
 
