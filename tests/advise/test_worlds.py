@@ -93,6 +93,29 @@ def test_loading_that_takes_three_times_a_step_can_be_won_back() -> None:
     assert found.estimated_savings == pytest.approx(0.95 * 0.75 * training.cost, rel=0.02)
 
 
+RARE_SAVES = [each for each in WORLDS if each.is_tuned_on and "too seldom" in each.name]
+
+
+def test_what_more_frequent_saves_would_have_brought_a_run_is_within_a_factor_of_the_truth() -> (
+    None
+):
+    """The truth is the same training, with the same failures, and the best interval."""
+    cases = [each.case(seed) for each in RARE_SAVES for seed in range(6)]
+    close = []
+    for case in cases:
+        first, *_ = savings(case)
+        assert first.category == "checkpoint"
+        truth = replace(case, failures=()).true_saving()
+        close.append(truth / 1.3 <= first.estimated_savings <= truth * 1.3)
+    assert len(close) >= 9
+    assert sum(close) >= 0.9 * len(close)
+
+
+def test_what_they_bring_on_average_over_other_failures_is_in_the_interval() -> None:
+    found = [aw.judge(each, seed, advise_run) for each in RARE_SAVES for seed in range(6)]
+    assert sum(each.held for each in found) >= 0.75 * len(found)
+
+
 @pytest.mark.parametrize(
     "name",
     [

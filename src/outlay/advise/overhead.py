@@ -98,13 +98,14 @@ class CheckpointHistory:
 
     Attributes:
         uptimes: How long each disrupted attempt trained before it was disrupted.
-        work: Time of the steps that survived.
+        work: Time of the steps that survived; ``step`` of one of them.
         waste: Cost of saves and of repeated work: all that another interval can save.
         price: Cost of a second.
     """
 
     uptimes: tuple[float, ...]
     work: float
+    step: float
     waste: float
     price: float
 
@@ -126,10 +127,11 @@ class CheckpointHistory:
         """Return the expected cost of saves and repeated work with another interval.
 
         An attempt that was disrupted before its first save repeats all, one that was disrupted
-        later half an interval.
+        later the whole steps in half an interval; the step in which it was is lost with any.
         """
         cycle = interval + save
-        repeated = sum(min(each, cycle / 2 if each >= cycle else each) for each in self.uptimes)
+        half = (cycle - self.step) / 2
+        repeated = sum(half if each >= cycle else each for each in self.uptimes)
         return self.price * (self.work / interval * save + repeated)
 
     def spread(self, interval: float) -> float:
@@ -245,6 +247,7 @@ def _of_history(
 ) -> OptimizationRecommendation | None:
     """Return a better interval for the failures that a run had; its saving is below its waste."""
     tried = [best * 2 ** (step / 4) for step in range(-12, 13)] if history.uptimes else [best]
+    tried = [each for each in tried if each >= history.step] or [history.step]
     best = min(tried, key=lambda interval: history.loss(interval, of.save))
     saved = history.waste - history.loss(best, of.save)
     whole = of.cost if of.whole is None else of.whole

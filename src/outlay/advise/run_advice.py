@@ -304,9 +304,12 @@ def _checkpoint_history(view: RunView, cost: RunCost, spent: _Spent) -> Checkpoi
     # The last attempt of a run that is not over was not disrupted.
     failed = failed[: count_disruptions(view.timeline)]
     waste = sum(_amount_of(cost, name) for name in (ph.CHECKPOINT_SAVE, ph.WASTED_PROGRESS))
+    phases = view.break_down().phases
+    work_s, repeated_s = (phases.get(name, 0) / 1e9 for name in (ph.STEP, ph.WASTED_PROGRESS))
     return CheckpointHistory(
         uptimes=tuple(ns / 1e9 for ns in failed),
-        work=view.break_down().phases.get(ph.STEP, 0) / 1e9,
+        work=work_s,
+        step=(work_s + repeated_s) / cost.steps if cost.steps else 0.0,
         waste=waste,
         price=spent.per_hour / 3600,
     )
