@@ -58,6 +58,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SLURM, RAY, POSTGRES = "cluster", "ray", "postgres"
+"""Groups of tests that share a server."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the seed of another order, the same in all processes."""
     text = "run tests in the random order of this seed; those of a group stay together"
@@ -88,11 +92,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("xdist_group"):
             continue
         if item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
+            item.add_marker(pytest.mark.xdist_group(SLURM))
         elif "ray_cluster" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("ray"))
+            item.add_marker(pytest.mark.xdist_group(RAY))
         elif "postgres_server" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("postgres"))
+            item.add_marker(pytest.mark.xdist_group(POSTGRES))
         elif any(each[-1].scope == "module" for each in made):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     if (seed := config.getoption("--order-seed")) is not None:
@@ -102,9 +106,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def shuffled(items: list[pytest.Item], chance: random.Random) -> list[pytest.Item]:
     """Return the tests in random order, but those of a group and module one after another.
 
-    A fixture of a module is then set up once.
+    A fixture of a module is then set up once. Groups that share a server come first: each takes
+    minutes in one process, for which the others would wait at the end.
     """
     places: defaultdict[tuple[str, ...], float] = defaultdict(chance.random)
+    places.update({(group,): -chance.random() for group in (SLURM, RAY, POSTGRES)})
 
     def place(item: pytest.Item) -> tuple[float, float, float]:
         mark = item.get_closest_marker("xdist_group")
