@@ -123,6 +123,19 @@ def test_ctrl_c_prints_a_message(empty: Path) -> None:
     assert "Traceback" not in said
 
 
+def test_an_interrupt_while_a_class_is_made_has_the_same_exit_code(tmp_path: Path) -> None:
+    """``python -m`` ends by SIGINT if one came in an ``exec`` of a text, even if it was handled."""
+    command = "exec('raise KeyboardInterrupt')"
+    main = f"from outlay.cli import app; app.build = lambda: lambda: {command}; app.main()"
+    (tmp_path / "interrupted.py").write_text(main)
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"],
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130
+    assert "interrupted" in done.stderr
+
+
 def test_an_interrupt_is_found_in_the_exception_chain() -> None:
     ended = SystemExit(130)
     assert not _was_caused_by(KeyboardInterrupt, ended)

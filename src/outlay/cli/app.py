@@ -313,9 +313,11 @@ def _run() -> None:
     except SystemExit as ended:
         if _was_caused_by(KeyboardInterrupt, ended):
             errors.print(INTERRUPTED)
+            _forget_interrupt()
         raise
     except KeyboardInterrupt:  # Before typer took over.
         errors.print(INTERRUPTED)
+        _forget_interrupt()
         sys.exit(130)
     except OSError as error:
         if error.filename is None:
@@ -381,6 +383,15 @@ def _was_caused_by(kind: type[BaseException], ended: BaseException) -> bool:
     while cause is not None and not isinstance(cause, kind):
         cause = cause.__cause__ or cause.__context__
     return cause is not None
+
+
+def _forget_interrupt() -> None:
+    """Have Python end with an exit code instead of by SIGINT.
+
+    It remembers that ``exec`` of a text, with which dataclasses are made, was interrupted, whether
+    or not that was handled since; the next ``exec`` forgets it.
+    """
+    exec("")  # noqa: S102
 
 
 def _print_error(text: str) -> None:
