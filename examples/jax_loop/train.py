@@ -39,15 +39,15 @@ params = {
     "out": jax.random.normal(keys[1], (64,)) / 8,
 }
 run = outlay.run("regression", dir="runs/jax", price="1.50 USD/h", budget="iso_tokens=10k")
-steps, train_s, began = 0, 0.0, time.perf_counter()
+steps, train_ns, began = 0, 0, time.perf_counter_ns()
 for points, values in run.steps(batches(), tokens=batch):
-    t0 = time.perf_counter()
+    t0 = time.perf_counter_ns()
     params, loss = update(params, points, values)
     loss.block_until_ready()
-    train_s += time.perf_counter() - t0
+    train_ns += time.perf_counter_ns() - t0
     steps += 1
     if steps % 50 == 0:
         print(f"step {steps}: loss {loss:.4f}")
-loop_s = time.perf_counter() - began
+loop_ns = time.perf_counter_ns() - began
 run.close()
-print(f"stopped after {steps} steps: train {train_s:.6f} s, loop {loop_s:.6f} s")
+print(f"stopped after {steps} steps: train {train_ns} ns, loop {loop_ns} ns")

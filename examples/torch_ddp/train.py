@@ -85,16 +85,16 @@ def main(config: DictConfig) -> None:
     run.on_stop(save)
     model = DistributedDataParallel(network)
     data, step = batches(config, first, seed=dist.get_rank()), first - 1
-    train_s, began = 0.0, time.perf_counter()
+    train_ns, began = 0, time.perf_counter_ns()
     for step, batch in enumerate(run.steps(data), first):
-        t0 = time.perf_counter()
+        t0 = time.perf_counter_ns()
         last = step % config.accumulate == config.accumulate - 1
         with contextlib.nullcontext() if last else model.no_sync():
             (loss_of(model, batch) / config.accumulate).backward()
         if last:
             optimizer.step()
             optimizer.zero_grad()
-        train_s += time.perf_counter() - t0
+        train_ns += time.perf_counter_ns() - t0
         if step % config.checkpoint_every == config.checkpoint_every - 1:
             run.phase("checkpoint_save")
             save()
@@ -103,8 +103,8 @@ def main(config: DictConfig) -> None:
             accuracy = accuracy_of(network, next(batches(config, 0, seed=10_000)))
             run.metric("accuracy", accuracy)
             say(f"step {step}: accuracy {accuracy:.2f}")
-    loop_s = time.perf_counter() - began
-    say(f"stopped after {step + 1} micro-batches: train {train_s:.6f} s, loop {loop_s:.6f} s")
+    loop_ns = time.perf_counter_ns() - began
+    say(f"stopped after {step + 1} micro-batches: train {train_ns} ns, loop {loop_ns} ns")
     dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@ tokens_per_iter = accumulation * batch * length
 chance = np.random.default_rng(0)
 truth = chance.normal(size=length)
 weights, iter_num = np.zeros(length), 0
-train_s = eval_s = 0.0
+train_ns = eval_ns = 0
 trained = 0
 
 
@@ -39,19 +39,19 @@ if (out / "checkpoint.npz").exists():
 run = outlay.run("line", dir=out, price="1.50 USD/h", budget="iso_tokens=35k")
 run.on_stop(save)
 
-began = time.perf_counter()
+began = time.perf_counter_ns()
 while run.may_step(tokens=tokens_per_iter):
     if iter_num % eval_every == 0 and iter_num > 0:
         run.phase("evaluation")
-        t0 = time.perf_counter()
+        t0 = time.perf_counter_ns()
         points, values = get_batch()
         print(f"iter {iter_num}: loss {np.mean((points @ weights - values) ** 2):.4f}")
         save()
-        eval_s += time.perf_counter() - t0
+        eval_ns += time.perf_counter_ns() - t0
     if iter_num >= max_iters:
         break
     run.begin_step()
-    t0 = time.perf_counter()
+    t0 = time.perf_counter_ns()
     gradient = np.zeros(length)
     for _ in range(accumulation):
         points, values = get_batch()
@@ -59,8 +59,8 @@ while run.may_step(tokens=tokens_per_iter):
     weights -= 0.1 * gradient / accumulation
     iter_num += 1
     trained += tokens_per_iter
-    train_s += time.perf_counter() - t0
+    train_ns += time.perf_counter_ns() - t0
     run.end_step(tokens=tokens_per_iter)
-loop_s = time.perf_counter() - began
+loop_ns = time.perf_counter_ns() - began
 counted = {"iters": iter_num, "tokens": trained}
-print(json.dumps(counted | {"train_s": train_s, "eval_s": eval_s, "loop_s": loop_s}))
+print(json.dumps(counted | {"train_ns": train_ns, "eval_ns": eval_ns, "loop_ns": loop_ns}))
