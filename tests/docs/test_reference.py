@@ -201,6 +201,21 @@ def test_readme_and_makefile_agree_on_the_two_commands() -> None:
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in commands)
 
 
+@pytest.mark.parametrize(
+    ("option", "stated"),
+    [
+        # A budget stops a run, a ceiling refuses a launch; the limits of a plan stop nothing yet.
+        ("--budget", r"ends|stopped"),
+        ("--ceiling", r"launches are refused"),
+        ("--limit", r"[Bb]udget|^How much"),
+    ],
+)
+def test_a_limit_has_the_same_word_on_the_page_of_each_command(option: str, stated: str) -> None:
+    rows = re.findall(rf"^\| `{option} [A-Z]+` \| (.*?) \|", page("reference/cli.md"), re.MULTILINE)
+    assert rows
+    assert [row for row in rows if not re.search(stated, row)] == []
+
+
 def test_the_glossary_gives_each_word_one_meaning() -> None:
     words = re.findall(r"^- \*\*(.+?)\*\*", page("glossary.md"), re.MULTILINE)
     assert sorted(words) == sorted(set(words))

@@ -38,7 +38,7 @@ budget = typer.Typer(
 
 @budget.command(DEFAULT, hidden=True)
 def show(run: RunDir, as_json: AsJson = False) -> None:
-    """Show a run's limits, how much of each is used, and when it will stop.
+    """Show a run's budget: how much of each limit is used, and when it will stop.
 
     Example: outlay budget runs/001
     """

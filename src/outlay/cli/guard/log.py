@@ -64,7 +64,7 @@ _BASES = {"stated": "stated by people", "other": "by other programs"}
 
 
 def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson = False) -> None:
-    """Show limit, spent and held of every scope, and the open holds.
+    """Show the ceiling and its caps, what is spent and held of each, and the open holds.
 
     Example: outlay guard status --log experiments/35-cloud-budget/spend.jsonl
     """
