@@ -108,5 +108,24 @@ def test_a_narrow_terminal_shows_the_closest_limit_and_the_time_to_go(clock: Man
     assert "…" not in stream.getvalue()
 
 
+def test_a_narrow_terminal_shows_what_stopped_the_run(clock: ManualClock) -> None:
+    stream = io.StringIO()
+    tracker = BudgetTracker("iso_time", {"max_minutes": 0.01})
+    tracker.update(1, 601.2)
+    bar = BudgetBar(clock, Console(file=stream, force_terminal=True, width=40))
+    bar.update(tracker)
+    bar.close(tracker)
+    assert "budget 100% used, stopped by time" in stream.getvalue()
+    assert "…" not in stream.getvalue()
+
+
+def test_what_is_left_is_shown_where_it_has_room(clock: ManualClock) -> None:
+    stream = io.StringIO()
+    tracker = BudgetTracker("iso_time", {"max_minutes": 0.01, "max_tokens": 10**9})
+    tracker.update(1, 601.2)
+    BudgetBar(clock, Console(file=stream, force_terminal=True, width=80)).update(tracker)
+    assert "budget 100% used, -1.2ms left, stopped by time" in stream.getvalue()
+
+
 def test_display_without_a_terminal_is_lines(clock: ManualClock) -> None:
     assert isinstance(display_for(io.StringIO(), clock), BudgetLines)

@@ -77,6 +77,11 @@ def short_line(tracker: BudgetTracker, *, ended: bool = False) -> str:
     return _join_line(tracker, left, ended=ended)
 
 
+def shortest_line(tracker: BudgetTracker, *, ended: bool = False) -> str:
+    """Return the same without what is left: what stopped the run, or when it will end."""
+    return _join_line(tracker, [], ended=ended)
+
+
 def _join_line(tracker: BudgetTracker, limits: list[str], *, ended: bool) -> str:
     words = [f"budget {tracker.fraction_used:.0%} used", *limits]
     if (reason := tracker.stop_reason) is not None:
@@ -152,9 +157,12 @@ class BudgetBar:
             self._progress.stop()
 
     def _draw(self, tracker: BudgetTracker, *, ended: bool = False) -> None:
+        width = self._progress.console.width
         line = budget_line(tracker, ended=ended)
-        if len(line) > self._progress.console.width - _BAR_COLUMNS - 1:
+        if len(line) > width - _BAR_COLUMNS - 1:
             line = short_line(tracker, ended=ended)
+        if len(line) > width:  # The bar makes room for the line first.
+            line = shortest_line(tracker, ended=ended)
         with _ignore_lost_stream():
             self._progress.update(
                 self._task,
