@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from browser import chromium
+from outlay import BudgetGuard
 from outlay.clock import ManualClock
 from outlay.report import html
 from outlay.runs.inventory.machine_hours import HOUR_STATES
@@ -170,6 +171,18 @@ def test_the_last_day_of_each_machine_is_what_its_runs_and_rentals_were(books: B
     assert sum(sums["pod-7"].values()) == pytest.approx(22, abs=0.1)
     cost = {each["hours"][0].currency: each["hours"] for each in found["cost"]}
     assert cost["USD"][-1].amount == pytest.approx(38, abs=0.1), "33 + 2.50 + 2.50"
+
+
+def test_an_open_hold_is_shown_with_its_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAY_HOME", str(tmp_path / "home"))
+    BudgetGuard(5.0, tmp_path / "spend.jsonl").authorize("lab02-train", 3.0)
+    page = shown(guard_page(PageQuery(path="/guard"), BookReader(clock=ManualClock())))
+    table = page.partition("Open holds")[2].partition("</table>")[0]
+    headings = re.findall(r"<th[^>]*>(?:<[^>]+>)*([^<]+)", table)
+    assert headings[:5] == ["operation", "held", "state", "project", "user"]
+    assert "lab02-train" in table
 
 
 # In a browser

@@ -324,8 +324,8 @@ def _holds(holds: Sequence[Hold], books: BookReader) -> str:
             ]
         )  # fmt: skip
     headings = (
-        "operation", "held", "state", "lab", "user", "hold", "since (UTC)", "machine", "ends at",
-        "by",
+        "operation", "held", "state", "project", "user", "hold", "since (UTC)", "machine",
+        "ends at", "by",
     )  # fmt: skip
     return html.section("Open holds", html.table(headings, rows, caption="Open holds"))
 
