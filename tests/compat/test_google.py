@@ -284,6 +284,18 @@ def test_entries_of_other_jobs_are_neither_written_nor_read() -> None:
 
 
 @pytest.mark.usefixtures("log")
+def test_two_loggers_of_one_log_send_an_entry_once() -> None:
+    first, second = logger(), logger()
+    second.write_cloud_logging_entry({"job_name": "bert", "job_start_time": 1.0})
+    first.write_cloud_logging_entry({"job_name": "bert", "job_end_time": 2.0})
+    for each in (first, second):
+        each.flush()
+    entries, _ = first.read_cloud_logging_entries()
+    names = ("job_start_time", "job_end_time")
+    assert sorted(entry[name] for entry in entries for name in names if name in entry) == [1.0, 2.0]
+
+
+@pytest.mark.usefixtures("log")
 def test_an_interval_bounds_what_is_read() -> None:
     clock = ManualClock()
     writer = CloudLogger("bert", "log", project_id="p", clock=clock)
