@@ -12,7 +12,8 @@ from rich.cells import cell_len
 
 from command_line import in_process, outlay
 from ledgers import HOUR, Segment, dollars
-from outlay.cli.output import shortened
+from outlay.cli.app import TOPICS
+from outlay.cli.output import console, print_title, shortened
 from outlay.runs.collect import collect
 from outlay.store import open_store
 from sweep_on_disk import Sweep
@@ -108,6 +109,19 @@ def test_a_pipe_gets_all_columns_in_full_and_json_exact_amounts() -> None:
     assert first.endswith(f"runs/{long_name(2)}")
     runs = in_process("runs", "--json", columns=80).json["runs"]
     assert {run["cost_micros"] for run in runs} == {DOLLARS * 10**6}
+
+
+@pytest.mark.parametrize("question", [*TOPICS.values(), "a" * 36, "a" * 37])
+def test_a_title_is_not_cut(
+    question: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_force_terminal", True)
+    for columns in (40, 80, 200):
+        monkeypatch.setattr(console, "_width", columns)
+        print_title(question)
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+        assert " ".join(line.strip("─ ") for line in lines) == question
+        assert max(map(cell_len, lines)) <= columns
 
 
 def test_amounts_have_two_decimals_and_a_small_one_is_not_zero(tmp_path: Path) -> None:

@@ -137,12 +137,15 @@ def print_path(path: Path) -> None:
     console.print(shown_path(path), soft_wrap=True)
 
 
+_RULE_COLUMNS = 4  # Of a rule beside its title: rich cuts a title that leaves fewer.
+
+
 def print_title(text: str) -> None:
-    """Print a section title; on a terminal, with a rule to its right edge."""
-    if console.is_terminal:
+    """Print a section title; on a terminal, with a rule to its right edge if both have room."""
+    if console.is_terminal and len(text) <= console.width - _RULE_COLUMNS:
         console.rule(text, align="left")
     else:
-        console.print(text, soft_wrap=True)
+        print_sentence(text)
 
 
 def shown_path(path: str | Path) -> str:
