@@ -42,14 +42,18 @@ class Ports:
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.gettempdir()) / f"outlay-ports-{os.getuid()}"
+        self._first: int = random.choice(RANGE)  # noqa: S311 - spreads sweeps; not a secret
         self._held: dict[int, FileLock] = {}
         weakref.finalize(self, _release_all, self._held)
 
     def reserve(self) -> int:
-        """Return a port that is free now and that no other sweep of this user reserves."""
+        """Return a port that is free now and that no other sweep of this user reserves.
+
+        One that was released is taken again: its lock file exists, and creating one can be slow.
+        """
         if not _make_private(self._directory):
             self._directory = Path(tempfile.mkdtemp(prefix="outlay-ports-"))
-        first: int = random.choice(RANGE)  # noqa: S311 - spreads attempts; keeps nothing secret
+        first = self._first
         for port in itertools.chain(range(first, RANGE.stop), range(RANGE.start, first)):
             if self._lock(port):
                 if _is_free(port):
