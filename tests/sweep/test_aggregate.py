@@ -22,7 +22,7 @@ from outlay.cli.sweep.live import status_line
 from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
-from outlay.ledger import SUPERVISOR, BudgetEvent, Metric, Price
+from outlay.ledger import SUPERVISOR, BudgetEvent, Metric, Price, PriceChanged
 from outlay.report.document import to_markdown
 from outlay.report.drawing.sweep_charts import charts_of
 from outlay.report.files import read_sweep, write_sweep_files
@@ -87,6 +87,16 @@ def test_a_run_log_gives_throughput_cost_goodput_and_the_reason_it_stopped(sweep
     assert row["goodput"] == 0.75
     assert row["stop_reason"] == "time: 4s"
     assert (row["status"], row["errors"]) == ("completed", "")
+
+
+def test_what_a_run_paid_in_another_currency_is_beside_its_cost(sweep: Sweep) -> None:
+    story = Segment(about={"price": dollars(3600)}).step(1)
+    euros = Price(7200 * 10**6, "EUR", source="stated")
+    story.add(PriceChanged(t_ns=story.now_ns, price=euros, gpus=1)).step(2)
+    write_log(sweep.add("001_a"), metric(story, 0.9).end())
+    row = sweep.row()
+    assert (row["cost"], row["currency"], row["cost_beside"]) == (1.0, "USD", "4.00 EUR")
+    assert "| 4.00 EUR |" in to_markdown(read_sweep(sweep.root, NOW_NS).document())
 
 
 def test_throughput_is_the_work_of_all_ranks_over_the_time_of_one(sweep: Sweep) -> None:

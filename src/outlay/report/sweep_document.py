@@ -24,6 +24,7 @@ from outlay.report.drawing.sweep_charts import (
     unit_of_row,
 )
 from outlay.report.html import Cell
+from outlay.runs.figures import BY_NAME
 from outlay.sweep.aggregate.comparison import (
     Replicates,
     fairness,
@@ -288,13 +289,13 @@ def _run_cell(
 
 _MONEY: Final = ("planned_cost", "cost", "assumed_cost", "charged_cost")
 _SHOWN: Final = (
-    "run_id", "status", "cost", "accuracy_value", "configuration", "accuracy_best",
+    "run_id", "status", "cost", "cost_beside", "accuracy_value", "configuration", "accuracy_best",
     "time_to_target_min", "planned_cost", "assumed_cost", "charged_cost", "goodput",
     "queue_minutes", "scheduling_goodput", "energy_Wh", "world_size",
     "ips_mean", "step_time_ms", "bytes_per_step", "errors",
 )  # fmt: skip
 _HEADINGS: Final = {
-    "run_id": "run", "accuracy_best": "best", "time_to_target_min": "minutes to target",
+    "run_id": "run", "cost_beside": BY_NAME["cost_beside"].label, "accuracy_best": "best", "time_to_target_min": "minutes to target",
     "energy_Wh": "energy (Wh)", "ips_mean": "items per second", "step_time_ms": "mean step (ms)",
 }  # fmt: skip
 _MOST_RANKED: Final = 40

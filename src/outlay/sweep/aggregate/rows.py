@@ -338,6 +338,8 @@ def _figures(facts: RunFacts) -> dict[str, Any]:
         cells["scheduling_goodput"] = BY_NAME["scheduling_goodput"].number(logged)
     if logged is not None and logged.cost is not None:
         cells["assumed_cost"] = BY_NAME["assumed"].number(logged) or 0.0
+    if logged is not None and logged.cost_beside:
+        cells["cost_beside"] = BY_NAME["cost_beside"].cell(logged)
     return cells
 
 
