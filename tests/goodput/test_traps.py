@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -313,3 +314,24 @@ def test_attempts_that_overlap_are_a_finding(run_dir: Path) -> None:
     (finding,) = view.findings
     assert (finding.source, finding.severity) == (first.id.file_name, "warning")
     assert view.break_down().phases == {"step": 10 * SECOND}
+
+
+@pytest.mark.parametrize(
+    ("host", "found"),
+    [
+        ("node", {"step": 10 * SECOND, "wasted_progress": 5 * SECOND}),
+        ("another", {"step": 10 * SECOND}),
+    ],
+)
+def test_attempts_that_overlap_are_laid_end_to_end_on_one_machine_alone(
+    run_dir: Path, host: str, found: dict[str, int]
+) -> None:
+    def about(host: str, pid: int) -> dict[str, Any]:
+        machine = {"host": host, "boot_id": host, "init_start": "1"}
+        return {**machine, "nodes": 1, "pid": pid}
+
+    first = steps(Segment(about=about("node", 7)), 10, 1.0)
+    second = Segment(start=5, about=about(host, 8)).step(1.0, number=5)
+    view = view_of(run_dir, first, steps(second, 4, 1.0).end())
+    assert view.break_down().phases == found
+    assert len(view.findings) == 1

@@ -236,13 +236,22 @@ def exec_in_background(tmp_path: Path, *budget: str) -> subprocess.Popen[bytes]:
     return started
 
 
-def test_the_budget_is_enforced_after_exec_was_killed(tmp_path: Path) -> None:
-    supervisor = exec_in_background(tmp_path, "--budget", "iso_time=4s")
+@pytest.mark.parametrize(
+    ("limit", "terms"),
+    [
+        ("time", ("--budget", "iso_time=4s")),
+        ("cost", ("--price", "3600 USD/h", "--budget", "iso_cost=4 USD")),
+    ],
+)
+def test_the_budget_is_enforced_after_exec_was_killed(
+    tmp_path: Path, limit: str, terms: tuple[str, ...]
+) -> None:
+    supervisor = exec_in_background(tmp_path, *terms)
     supervisor.kill()
     supervisor.wait()
     until(lambda: ends(tmp_path / "r"), "the end to be recorded")
     (end,) = ends(tmp_path / "r")
-    assert (end.status, end.reason[:13]) == ("terminated", "budget: time:")
+    assert (end.status, end.reason[:13]) == ("terminated", f"budget: {limit}:")
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
