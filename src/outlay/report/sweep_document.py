@@ -295,8 +295,9 @@ _SHOWN: Final = (
     "ips_mean", "step_time_ms", "bytes_per_step", "errors",
 )  # fmt: skip
 _HEADINGS: Final = {
-    "run_id": "run", "cost_beside": BY_NAME["cost_beside"].label, "accuracy_best": "best", "time_to_target_min": "minutes to target",
-    "energy_Wh": "energy (Wh)", "ips_mean": "items per second", "step_time_ms": "mean step (ms)",
+    "run_id": "run", "cost_beside": BY_NAME["cost_beside"].label, "accuracy_best": "best",
+    "time_to_target_min": "minutes to target", "energy_Wh": "energy (Wh)",
+    "ips_mean": "items per second", "step_time_ms": "mean step (ms)",
 }  # fmt: skip
 _MOST_RANKED: Final = 40
 _AMOUNTS: Final = (
