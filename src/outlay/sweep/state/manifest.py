@@ -207,6 +207,7 @@ class SweepManifest:
     clock: Clock = SYSTEM
     _next_ns: int = 0
     _behind: bool = False
+    _encoded: dict[str, tuple[ManifestRun, msgspec.Raw]] = field(default_factory=dict)
 
     def state(self, run: str) -> RunState:
         """Return the state of a run."""
@@ -235,6 +236,7 @@ class SweepManifest:
     def apply(self, run: str, event: Event) -> None:
         """Apply an event to a run; ``catch_up`` writes it."""
         self.state(run).apply(event)
+        self._encoded.pop(run, None)
         self._behind = True
 
     def catch_up(self) -> None:
@@ -249,13 +251,23 @@ class SweepManifest:
     def document(self) -> bytes:
         """Return the file's content: indented JSON with sorted keys."""
         root = self.root.absolute()
-        runs = [
-            run.document | _in(root, run.document) | _shown(self.state(name))
-            for name, run in self.runs.items()
-        ]
+        runs = [self._encoded_run(root, name) for name in self.runs]
         whole = self.about | {"output_dir": str(root), "runs": runs}
-        encoded = msgspec.json.encode(whole, enc_hook=str, order="sorted")
-        return msgspec.json.format(encoded, indent=2) + b"\n"
+        return msgspec.json.format(_as_json(whole), indent=2) + b"\n"
+
+    def _encoded_run(self, root: Path, name: str) -> msgspec.Raw:
+        """Return a run of the file, encoded again only if an event or its plan changed it."""
+        run, kept = self.runs[name], self._encoded.get(name)
+        if kept is not None and kept[0] is run:
+            return kept[1]
+        static = run.document
+        encoded = msgspec.Raw(_as_json(static | _in(root, static) | _shown(self.state(name))))
+        self._encoded[name] = (run, encoded)
+        return encoded
+
+
+def _as_json(value: object) -> bytes:
+    return msgspec.json.encode(value, enc_hook=str, order="sorted")
 
 
 def read_manifest(root: Path, clock: Clock = SYSTEM) -> SweepManifest:
