@@ -2,11 +2,11 @@
 
 Prices: jobs of 24, 72 and 168 hours with 2 and 3 times their time, on hourly prices drawn here and,
 if a file is given, on a real history: a CSV with the columns cloud, gpu, ts, min_price_per_gpu.
-Bounds are the lowest and highest price of the 30 days before. Spot: three families of availability
-drawn here. Checkpoints: if a file of faults is given (a CSV with the columns node, start_h; made
-for the public trace stepfun-ai/InfiniteHBD-Trace, Apache-2.0, arXiv:2502.03885), the interval that
-is advised from its first half, on its second: from the job's own failures and, for how the rates
-of nodes are spread, those of all nodes.
+The policy is the one that ``outlay guard run --offers`` builds from the 30 days before. Spot: three
+families of availability drawn here. Checkpoints: if a file of faults is given (a CSV with the
+columns node, start_h; made for the public trace stepfun-ai/InfiniteHBD-Trace, Apache-2.0,
+arXiv:2502.03885), the interval that is advised from its first half, on its second: from the job's
+own failures and, for how the rates of nodes are spread, those of all nodes.
 
 Run: python benchmarks/price_policies.py [--prices FILE] [--faults FILE] [--scale SHARE]
 The files may also be named by OUTLAY_PRICE_HISTORY and OUTLAY_FAULT_TRACE.
@@ -28,13 +28,13 @@ from statistics import fmean
 from timing import machine
 
 from outlay.clock import SYSTEM, utc_text
+from outlay.policy.price_history import HISTORY_DAYS
 from outlay.policy.simulation import PriceChange
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from price_worlds import (
     DAY,
     FAMILIES,
-    HISTORY_DAYS,
     HOUR,
     PriceTrial,
     dollars_per_hour,
@@ -101,7 +101,8 @@ def report_prices(name: str, trials: Iterator[PriceTrial]) -> bool:
         f"{of.trials} starts on {of.series} series; always on {of.always_on:.1%} above the best in "
         f"hindsight, double threshold {of.policy:.1%}: {of.removed:.0%} of that removed (40 %); "
         f"above 1.10 x always on in {of.dearer:.1%} (10 %); above its ratio in {of.broken} of "
-        f"{of.within} starts within the bounds (0)"
+        f"{of.within} starts within the bounds (0); always on, since no price had moved in the "
+        f"{HISTORY_DAYS} days before, in {of.without}"
     )
     return show(name, figures, ok=of.removed >= 0.4 and of.dearer <= 0.1 and of.broken == 0)
 

@@ -36,6 +36,10 @@ class Policy(Protocol):
     def name(self) -> str:
         """Its name in output."""
 
+    @property
+    def bounds(self) -> PriceBounds | None:
+        """The prices for which its worst case holds."""
+
     def choose(self, at: Situation) -> PolicyDecision:
         """Return what to do if the deadline leaves a choice."""
 
