@@ -33,6 +33,7 @@ LABEL = "lab02-paused"
 STEPS = 600
 BELOW, ABOVE = "40 USD/h", "72 USD/h"
 _DELAYS = {"wait": "waits", "unavailable": "unavailable", "kept": "kept"}
+_SAID = {**_DELAYS, "run": "starts", "pause": "pauses"}
 
 
 @dataclass
@@ -96,11 +97,26 @@ class PausedTraining:
         notes = [line for line in self.of_kind("note") if line["event"] == "price-decision"]
         return [note["detail"]["action"] for note in notes]
 
-    def delays(self) -> list[tuple[str, str]]:
-        """Return the decisions of the spend log not to start it yet, as a timeline says them."""
+    def waits_after(self, action: str) -> bool:
+        """Whether it has waited since a decision of a kind."""
+        found = self.decisions()
+        return action in found and "wait" in found[found.index(action) :]
+
+    def decided(self) -> list[tuple[str, str]]:
+        """Return the decisions of the spend log with their reasons, as a timeline says them."""
         notes = [line for line in self.of_kind("note") if line["event"] == "price-decision"]
-        said = [(note["detail"]["action"], note["detail"]["reason"]) for note in notes]
-        return [(_DELAYS[action], reason) for action, reason in said if action in _DELAYS]
+        return [(_SAID[note["detail"]["action"]], note["detail"]["reason"]) for note in notes]
+
+    def delays(self) -> list[tuple[str, str]]:
+        """Return those not to start it yet."""
+        return [row for row in self.decided() if row[0] in _DELAYS.values()]
+
+    def recorded_delays(self) -> list[tuple[str, str]]:
+        """Return those that the run's log has; its report shows the last decisions only."""
+        accounts = self.figures().view.account.segments.values()
+        notes = sorted((n for each in accounts for n in each.notes), key=lambda note: note.t_ns)
+        rows = [tuple(note.text.split(": ", 1)) for note in notes]
+        return [row for row in rows if row[0] in _DELAYS.values()]
 
     def timeline(self) -> list[tuple[str, str]]:
         """Return the decisions and reasons below the timeline of its report."""
