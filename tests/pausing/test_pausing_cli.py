@@ -9,6 +9,7 @@ import pytest
 from command_line import Outcome, in_process
 from offer_builder import offer, store_without_prices
 from outlay.clock import SYSTEM, utc_datetime
+from outlay.guard.gate import HOLD_VARIABLE
 from outlay.pausing.price_readings import stored_history
 from outlay.policy.price_history import double_threshold_for
 from outlay.policy.situation import JobTerms
@@ -16,6 +17,8 @@ from outlay.prices.offer import Snapshot
 from outlay.prices.price_book import PriceBook
 from outlay.store import open_store
 from outlay.units import Unit
+from paused_training import PausedTraining
+from rented_training import RentedTraining, all_ended
 
 HOUR_NS = 3600 * 10**9
 
@@ -115,6 +118,30 @@ def test_what_cannot_be_done_is_refused(
     assert ran.code == 2
     assert why in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("week")
+def test_under_a_hold_of_a_rental_nothing_is_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOLD_VARIABLE, f"1f0a2b3c4d5e@{tmp_path / 'spend.jsonl'}")
+    ran = guard_run(tmp_path, "--act", "--dir", str(tmp_path / "run"), "--pay-per-use")
+    assert ran.code == 2
+    assert "this one is rented, and paid for while it is paused" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_rented_machine_nothing_is_paused(tmp_path: Path) -> None:
+    rented = RentedTraining(tmp_path, slow_starts=0)
+    here = PausedTraining(tmp_path, slow_starts=0)
+    here.price("36 USD/h")
+    with all_ended(rented):
+        machine = rented.rent_by_hand()
+        ran = in_process(*here.arguments("--act"), INSTANCE_ID=machine)
+    assert ran.code == 2
+    assert "this one is rented, and paid for while it is paused" in ran.err
+    assert here.starts() == 0
+    assert len(here.of_kind("hold")) == 1  # That of the rental.
 
 
 def test_options_of_pausing_need_an_offer(tmp_path: Path) -> None:
