@@ -7,10 +7,14 @@ size.
 
 from __future__ import annotations
 
+import csv
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -20,13 +24,14 @@ from outlay.advise.overhead import Reliability, optimal_interval
 from outlay.goodput.failure_rate import FailureCount, mttf_hours
 from outlay.policy.hindsight import least_cost
 from outlay.policy.policies import AlwaysOn, GreedySpot, Policy, UniformProgress
-from outlay.policy.price_history import double_threshold_for
+from outlay.policy.price_history import HISTORY_DAYS, double_threshold_for
 from outlay.policy.simulation import PriceChange, simulate
 from outlay.policy.situation import JobTerms, PauseCost
 from outlay.units import Rate
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR
+LONGEST_GAP_NS = 4 * DAY
 PAUSE = PauseCost(start_ns=HOUR // 10)
 CELL = HOUR // 10
 
@@ -46,6 +51,36 @@ def marketplace(seed: int, hours: int) -> list[PriceChange]:
         price = 2 * math.exp(level + daily + jump)
         prices.append(PriceChange(hour * HOUR, dollars_per_hour(price)))
     return prices
+
+
+def histories(path: Path) -> dict[str, list[PriceChange]]:
+    """Return the cheapest price over time, by cloud and GPU, from a CSV with these columns."""
+    found: dict[str, list[PriceChange]] = {}
+    with path.open(newline="") as lines:
+        for line in csv.DictReader(lines):
+            if line["min_price_per_gpu"]:
+                at_ns = int(datetime.fromisoformat(line["ts"]).timestamp()) * 10**9
+                price = dollars_per_hour(float(line["min_price_per_gpu"]))
+                name = f"{line['cloud']} {line['gpu']}"
+                found.setdefault(name, []).append(PriceChange(at_ns, price))
+    return {name: sorted(each, key=lambda c: c.at_ns) for name, each in found.items()}
+
+
+def starts_of(series: Sequence[PriceChange], time_ns: int, count: int, seed: str) -> Iterator[int]:
+    """Yield instants with a month of prices before, and prices without a long gap after."""
+    times = [change.at_ns for change in series]
+    rng = random.Random(seed)
+    possible = [
+        at_ns
+        for at_ns in times
+        if times[0] + HISTORY_DAYS * DAY <= at_ns <= times[-1] - time_ns
+        and _is_dense([t for t in times if at_ns - DAY <= t <= at_ns + time_ns])
+    ]
+    yield from rng.sample(possible, min(count, len(possible)))
+
+
+def _is_dense(times: Sequence[int]) -> bool:
+    return all(later - t <= LONGEST_GAP_NS for t, later in pairwise(times))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +255,15 @@ def spot_result(family: str, seeds: Iterable[int], *, work_h: int, share: float)
 
 
 # Failures of a job on some nodes of a cluster, in hours
+
+
+def faults_by_node(path: Path) -> dict[int, list[float]]:
+    """Return the hours of each node's failures, from a CSV with the columns node, start_h."""
+    found: dict[int, list[float]] = {}
+    with path.open(newline="") as lines:
+        for line in csv.DictReader(lines):
+            found.setdefault(int(line["node"]), []).append(float(line["start_h"]))
+    return found
 
 
 def goodput_of(
