@@ -265,14 +265,11 @@ def at_one_price(history: History, price: Price, gpus: int) -> History:
     about = {"price": price, "gpus": gpus, "gpus_source": "stated"}
 
     def priced(record: Record) -> Record | None:
-        match record:
-            case AttemptStarted():
-                return msgspec.structs.replace(record, **about, nodes=1, node_gpus=gpus)
-            case PriceChanged():
-                return msgspec.structs.replace(record, price=price, gpus=gpus)
-            case SlicesChanged():
-                return None
-        return record
+        if isinstance(record, AttemptStarted):
+            return msgspec.structs.replace(record, **about, nodes=1, node_gpus=gpus)
+        if isinstance(record, PriceChanged):
+            return msgspec.structs.replace(record, price=price, gpus=gpus)
+        return None if isinstance(record, SlicesChanged) else record
 
     segments = {
         segment: [kept for kept in map(priced, records) if kept is not None]
