@@ -27,7 +27,7 @@ def test_a_replay_under_its_own_terms_is_the_run(history: History) -> None:
     assert found.assumptions == ()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(histories(), st.integers(1, 8 * 10**12), st.integers(1, 4))
 def test_stating_the_run_s_own_price_and_gpus_changes_nothing(
     history: History, micros_per_hour: int, gpus: int

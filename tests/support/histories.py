@@ -261,7 +261,10 @@ def _numbered(header: AttemptStarted, timed: Sequence[_Timed]) -> list[Record]:
 
 
 def at_one_price(history: History, price: Price, gpus: int) -> History:
-    """Return the history on machines of as many GPUs, at a price that never changes."""
+    """Return the history on one machine of as many GPUs, at a price that never changes.
+
+    Without other ranks: a node whose process ends earlier is not paid to the end.
+    """
     about = {"price": price, "gpus": gpus, "gpus_source": "stated"}
 
     def priced(record: Record) -> Record | None:
@@ -274,6 +277,7 @@ def at_one_price(history: History, price: Price, gpus: int) -> History:
     segments = {
         segment: [kept for kept in map(priced, records) if kept is not None]
         for segment, records in history.segments.items()
+        if segment.rank <= 0
     }
     return replace(history, segments=segments)
 
