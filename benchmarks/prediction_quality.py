@@ -81,16 +81,17 @@ class Tally:
         self.squares.append(abs(least_squares(past, new) - math.log(new.cost)))
         self.held.append(found.low <= new.cost <= found.high)
 
-    def row(self, name: str) -> str:
-        """Return a row of the table."""
+    def show(self, name: str) -> bool:
+        """Print a row of the table, and return whether both bars are reached."""
         ours, naive = median(self.ours), median(self.naive)
-        half = "holds" if ours <= naive / 2 else "NOT REACHED"
         share = sum(self.held) / len(self.held)
-        inside = "holds" if 0.75 <= share <= 0.92 else "NOT REACHED"
-        return (
+        reached = ours <= naive / 2, 0.75 <= share <= 0.92
+        half, inside = ("holds" if each else "NOT REACHED" for each in reached)
+        print(
             f"| {name} | {len(self.ours)} | {ours:.3f} | {naive:.3f} | {median(self.squares):.3f} "
             f"| {half} | {share:.0%} | {inside} |"
         )
+        return all(reached)
 
 
 HEAD = (
@@ -133,7 +134,7 @@ def demo_sweep(directory: Path) -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--tuning", action="store_true")
@@ -151,10 +152,8 @@ def main() -> None:
                 by_count[count].add(past, new)
                 by_kind[kind].add(past, new)
     print(HEAD)
-    for count, tally in by_count.items():
-        print(tally.row(f"{count} runs known"))
-    for kind, tally in by_kind.items():
-        print(tally.row(kind))
+    reached = [tally.show(f"{count} runs known") for count, tally in by_count.items()]
+    reached += [tally.show(kind) for kind, tally in by_kind.items()]
     with tempfile.TemporaryDirectory() as directory:
         figures = demo_sweep(Path(directory))
     if asked.keep:
@@ -163,8 +162,9 @@ def main() -> None:
     for run in runs:
         if not is_learned_from(run):
             demo.add([each for each in runs if is_learned_from(each)], run)
-    print(demo.row("the demo's sweep, the other half"))
+    reached.append(demo.show("the demo's sweep, the other half"))
+    return int(not all(reached))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,11 +2,11 @@
 
 Prices: jobs of 24, 72 and 168 hours with 2 and 3 times their time, on hourly prices drawn here and,
 if a file is given, on a real history: a CSV with the columns cloud, gpu, ts, min_price_per_gpu.
-Bounds are the lowest and highest price of the 30 days before. Spot: three families of availability
-drawn here. Checkpoints: if a file of faults is given (a CSV with the columns node, start_h; made
-for the public trace stepfun-ai/InfiniteHBD-Trace, Apache-2.0, arXiv:2502.03885), the interval that
-is advised from its first half, on its second: from the job's own failures and, for how the rates
-of nodes are spread, those of all nodes.
+The policy is the one that ``outlay guard run --offers`` builds from the 30 days before. Spot: three
+families of availability drawn here. Checkpoints: if a file of faults is given (a CSV with the
+columns node, start_h; made for the public trace stepfun-ai/InfiniteHBD-Trace, Apache-2.0,
+arXiv:2502.03885), the interval that is advised from its first half, on its second: from the job's
+own failures and, for how the rates of nodes are spread, those of all nodes.
 
 Run: python benchmarks/price_policies.py [--prices FILE] [--faults FILE] [--scale SHARE]
 The files may also be named by OUTLAY_PRICE_HISTORY and OUTLAY_FAULT_TRACE.
@@ -15,69 +15,37 @@ The files may also be named by OUTLAY_PRICE_HISTORY and OUTLAY_FAULT_TRACE.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
-from datetime import datetime
-from itertools import pairwise, product
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from timing import machine
+from timing import FAULT_TRACE, PRICE_HISTORY, leave_out, machine
 
 from outlay.clock import SYSTEM, utc_text
+from outlay.policy.price_history import HISTORY_DAYS
 from outlay.policy.simulation import PriceChange
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from price_worlds import (
-    DAY,
     FAMILIES,
-    HISTORY_DAYS,
     HOUR,
     PriceTrial,
-    dollars_per_hour,
+    faults_by_node,
     goodput_loss,
+    histories,
     marketplace,
     pooled,
     price_trial,
     spot_result,
+    starts_of,
 )
 
 WORK_H, SLACKS = (24, 72, 168), (2, 3)
-LONGEST_GAP_NS = 4 * DAY
 SERVERS = 200  # The faults of the trace are those of this many servers.
-
-
-def histories(path: Path) -> dict[str, list[PriceChange]]:
-    """Return the cheapest price over time, by cloud and GPU."""
-    found: dict[str, list[PriceChange]] = {}
-    with path.open(newline="") as lines:
-        for line in csv.DictReader(lines):
-            if line["min_price_per_gpu"]:
-                at_ns = int(datetime.fromisoformat(line["ts"]).timestamp()) * 10**9
-                price = dollars_per_hour(float(line["min_price_per_gpu"]))
-                name = f"{line['cloud']} {line['gpu']}"
-                found.setdefault(name, []).append(PriceChange(at_ns, price))
-    return {name: sorted(each, key=lambda c: c.at_ns) for name, each in found.items()}
-
-
-def starts_of(series: Sequence[PriceChange], time_ns: int, count: int, seed: str) -> Iterator[int]:
-    """Yield instants with a month of prices before, and prices without a long gap after."""
-    times = [change.at_ns for change in series]
-    rng = random.Random(seed)
-    possible = [
-        at_ns
-        for at_ns in times
-        if times[0] + HISTORY_DAYS * DAY <= at_ns <= times[-1] - time_ns
-        and _is_dense([t for t in times if at_ns - DAY <= t <= at_ns + time_ns])
-    ]
-    yield from rng.sample(possible, min(count, len(possible)))
-
-
-def _is_dense(times: Sequence[int]) -> bool:
-    return all(later - t <= LONGEST_GAP_NS for t, later in pairwise(times))
 
 
 def price_trials(found: dict[str, list[PriceChange]], starts: int) -> Iterator[PriceTrial]:
@@ -101,7 +69,8 @@ def report_prices(name: str, trials: Iterator[PriceTrial]) -> bool:
         f"{of.trials} starts on {of.series} series; always on {of.always_on:.1%} above the best in "
         f"hindsight, double threshold {of.policy:.1%}: {of.removed:.0%} of that removed (40 %); "
         f"above 1.10 x always on in {of.dearer:.1%} (10 %); above its ratio in {of.broken} of "
-        f"{of.within} starts within the bounds (0)"
+        f"{of.within} starts within the bounds (0); always on, since no price had moved in the "
+        f"{HISTORY_DAYS} days before, in {of.without}"
     )
     return show(name, figures, ok=of.removed >= 0.4 and of.dearer <= 0.1 and of.broken == 0)
 
@@ -122,10 +91,7 @@ def report_spot(family: str, seeds: int) -> bool:
 
 def report_faults(path: Path, samples: int) -> bool:
     """Print what the advised checkpoint interval loses on the second half of a trace."""
-    faults: dict[int, list[float]] = {}
-    with path.open(newline="") as lines:
-        for line in csv.DictReader(lines):
-            faults.setdefault(int(line["node"]), []).append(float(line["start_h"]))
+    faults = faults_by_node(path)
     end_h = max(max(each) for each in faults.values())
     servers = [*faults.values(), *[[] for _ in range(SERVERS - len(faults))]]
     every, worst = list[bool](), 1.0
@@ -158,8 +124,8 @@ def report_faults(path: Path, samples: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--prices", default=os.environ.get("OUTLAY_PRICE_HISTORY"), type=Path)
-    parser.add_argument("--faults", default=os.environ.get("OUTLAY_FAULT_TRACE"), type=Path)
+    parser.add_argument("--prices", default=os.environ.get(PRICE_HISTORY), type=Path)
+    parser.add_argument("--faults", default=os.environ.get(FAULT_TRACE), type=Path)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual trials")
     options = parser.parse_args()
     scale: float = options.scale
@@ -177,9 +143,10 @@ def main() -> int:
     good += [report_spot(family, some(300)) for family in FAMILIES]
     if options.faults:
         good.append(report_faults(options.faults, some(100)))
-    left_out = [name for name in ("prices", "faults") if getattr(options, name) is None]
-    if left_out:
-        print(f"left out, since no file was named: {', '.join(left_out)}")
+    if options.prices is None:
+        leave_out("prices of a real history", PRICE_HISTORY)
+    if options.faults is None:
+        leave_out("checkpoint interval on a real fault trace", FAULT_TRACE)
     return int(not all(good))
 
 

@@ -9,12 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from timing import ROW, UNEXPLAINED, machine
+from timing import LEFT_OUT, ROW, UNEXPLAINED, machine
 
 from outlay.clock import SYSTEM, utc_datetime
 
 HERE = Path(__file__).parent
 SHARED = {"run_all.py", "timing.py"}
+FAILED = "FAILED, or a bar was not reached, with exit code"
 
 
 def scripts() -> list[Path]:
@@ -27,7 +28,9 @@ def run(script: Path) -> str:
     command = f"python benchmarks/{script.name}"
     print(f"$ {command}", file=sys.stderr)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    failed = f"\nFAILED with exit code {done.returncode}.\n" if done.returncode else ""
+    failed = f"\n{FAILED} {done.returncode}: {command}\n" if done.returncode else ""
+    if failed:
+        print(done.stderr, file=sys.stderr)
     return f"## `{command}`\n{done.stdout}{failed}"
 
 
@@ -49,7 +52,10 @@ def without_rows(report: str) -> str:
 
 
 def main() -> int:
-    """Run them all; returns 1 if one of them failed, or misses a bar for no stated reason."""
+    """Run them all; returns 1 if one of them failed, or misses a bar for no stated reason.
+
+    That, and which claims were left out for lack of data, is said at the end.
+    """
     day = utc_datetime(SYSTEM.wall_ns()).strftime("%Y-%m-%d")
     reports = [run(script) for script in scripts()]
     result = HERE / "results" / f"{day}.md"
@@ -58,9 +64,11 @@ def main() -> int:
     details = "\n".join(map(without_rows, reports))
     result.write_text(f"{head}{table(reports)}\n\n{details}")
     print(result.read_text())
-    missed = [line for report in reports for line in report.splitlines() if UNEXPLAINED in line]
-    print("\n".join(missed), file=sys.stderr)
-    return int(bool(missed) or any("\nFAILED with" in report for report in reports))
+    lines = [line for report in reports for line in report.splitlines()]
+    missed = [line for line in lines if UNEXPLAINED in line or line.startswith(FAILED)]
+    left_out = [line for line in lines if line.startswith(LEFT_OUT)]
+    print("\n".join(["", *missed, *left_out]), file=sys.stderr)
+    return int(bool(missed))
 
 
 if __name__ == "__main__":

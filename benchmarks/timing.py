@@ -60,6 +60,14 @@ def show(title: str, timings: list[Timing], *, unit: str, scale: float, base: in
 
 ROW = "row: "
 UNEXPLAINED = "NOT REACHED, and no reason is stated"
+PRICE_HISTORY, FAULT_TRACE = "OUTLAY_PRICE_HISTORY", "OUTLAY_FAULT_TRACE"
+"""Name files of real data, which are not in the repository."""
+LEFT_OUT = "LEFT OUT: "
+
+
+def leave_out(claim: str, variable: str) -> None:
+    """Print that a claim was not measured for lack of a file; ``run_all`` says so at its end."""
+    print(f"{LEFT_OUT}{claim}, since {variable} names no file", flush=True)
 
 
 @dataclass(frozen=True, slots=True)

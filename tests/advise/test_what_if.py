@@ -304,6 +304,39 @@ def test_the_command_gives_the_run_back_as_json(tmp_path: Path) -> None:
     assert found["own"]["time"]["work"] == ns(3 * HOUR_S)
 
 
+MACHINE_S = 3 * HOUR_S + 1800 + 60 + 120
+"""Time on the machine of ``interrupted_run``: work, what was lost of it, a save, a restart."""
+
+
+@pytest.mark.parametrize(
+    ("options", "machine_s", "between_s", "usd_per_hour"),
+    [
+        (["--price", "3 USD/h"], MACHINE_S, 600, 3),
+        (["--speed", "2", "--price", "3 USD/h"], (3 * HOUR_S + 1800) / 2 + 180, 600, 3),
+        (["--gpu", "B200", "--speed", "2"], (3 * HOUR_S + 1800) / 2 + 180, 600, 5),
+        (["--gpus", "4", "--scaling", "0.5"], (3 * HOUR_S + 1800) / 2 + 180, 600, 4),
+        (["--gpus", "4"], (3 * HOUR_S + 1800) / 4 + 180, 600, 4),
+        (["--restart-time", "30s"], MACHINE_S - 120 + 30, 0, 1),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_command_takes_other_terms(
+    options: list[str], machine_s: float, between_s: int, usd_per_hour: int, tmp_path: Path
+) -> None:
+    """The run itself paid 1 USD/h, also for the ten minutes between its attempts."""
+    book = PriceBook(open_store())
+    offers = (offer("5.00", gpu="B200"), offer("2.00", gpu="B200", tier=Tier.SPOT), offer("9.00"))
+    book.record([Snapshot(source="test", fetched_ns=1, offers=offers)])
+    interrupted_run(tmp_path)
+    found = outlay("what-if", tmp_path, *options, "--json").json
+    other, own = found["other"], found["own"]
+    assert sum(other["time"].values()) == ns(machine_s + between_s)
+    assert other["time"]["between"] == ns(between_s)
+    cost = (usd_per_hour * machine_s + between_s) / HOUR_S
+    assert other["cost"]["micros"] == pytest.approx(cost * 1e6, abs=1)
+    assert own["cost"]["micros"] == round((MACHINE_S + 600) / HOUR_S * 1e6)
+
+
 def test_the_command_replays_a_trace(tmp_path: Path) -> None:
     interrupted_run(tmp_path / "run")
     (tmp_path / "trace.csv").write_text("failed_h\n0.25\n1.5\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ def check(training: PausedTraining, undisturbed: PausedTraining) -> None:
     assert run.cost.cost.micros == training.cost_by_hand() == training.captured_micros()
     parts = [line["part"]["segment"] for line in training.of_kind("capture")]
     assert len(parts) == len(set(parts))
+    assert training.recorded_delays() == training.delays()
     assert outlay("guard", "verify", "--log", training.log).code == 0
 
 
@@ -42,8 +44,7 @@ def test_it_goes_on_where_it_was_after_each_of_its_processes_was_killed(tmp_path
         until(lambda: training.has_stepped(1), "the second attempt")
         training.price_file.write_text("99.0")  # Half of 99.00 USD/h is no news.
         training.price(ABOVE)
-        until(lambda: "pause" in training.decisions(), "the pause")
-        until(lambda: "wait" in training.decisions(), "it to wait")
+        until(lambda: training.waits_after("pause"), "it to be paused")
         training.kill()  # While it is paused.
         training.price("35 USD/h")
         process = training.start()
@@ -55,6 +56,29 @@ def test_it_goes_on_where_it_was_after_each_of_its_processes_was_killed(tmp_path
     assert training.starts() == 4
     assert training.open_holds() == set()
     check(training, undisturbed)
+
+
+def test_a_timeline_shows_the_waits_of_processes_that_were_killed(tmp_path: Path) -> None:
+    training = PausedTraining(tmp_path, slow_starts=1)
+    training.price(ABOVE)
+    with ended(training):
+        training.start()
+        until(lambda: "wait" in training.decisions(), "it to wait")
+        waited = len(training.decisions())
+        training.kill()  # Before there is a run.
+        training.start()
+        until(lambda: len(training.decisions()) > waited, "it to wait again")
+        training.price("36 USD/h")
+        until(lambda: training.has_stepped(0), "it to train")
+        training.price(ABOVE)
+        until(lambda: training.waits_after("pause"), "it to be paused")
+        training.kill()
+        training.price("35 USD/h")
+        assert training.start().wait() == 0
+    timeline = training.timeline()
+    shown = [decision for decision, _ in groupby(decision for decision, _ in timeline)]
+    assert shown == ["waits", "starts", "pauses", "waits", "starts"]
+    assert timeline == training.decided()
 
 
 @pytest.mark.parametrize("slice", ["20s", "10m"], ids=["room", "no room beside its hold"])

@@ -24,6 +24,7 @@ def check(training: RentedTraining, undisturbed: PausedTraining, others: list[st
     assert run.view.timeline.attempts[-1].completed
     assert not training.is_doubled()
     assert not training.overlaps()
+    assert training.recorded_delays() == training.delays()
     assert training.vendor.running() == others
     own = {line["hold"] for line in training.own_rentals()}
     assert training.open_holds().isdisjoint(own)

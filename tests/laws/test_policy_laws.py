@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ HOUR = 3600 * 10**9
 CELL = HOUR // 10
 ROUNDING = 1e-5
 BOUNDS = PriceBounds(low=Rate(1_000_000), high=Rate(3_000_000))
-HIGH = BOUNDS.high
 
 
 def pauses(most_cells: int = 4) -> st.SearchStrategy[PauseCost]:
@@ -35,7 +35,7 @@ def jobs(draw: st.DrawFn, *, on_demand: Rate | None = None) -> JobTerms:
     """Work of up to nine hours, not always whole ones, that can be done in time."""
     pause = draw(pauses())
     work_ns = draw(st.integers(2, 60)) * CELL
-    slack_ns = draw(st.integers(0, 120)) * CELL
+    slack_ns = draw(st.integers(0, 120) | st.integers(0, 10)) * CELL
     time_ns = work_ns + pause.start_ns + slack_ns
     return JobTerms(work_ns=work_ns, time_ns=time_ns, pause=pause, on_demand=on_demand)
 
@@ -54,18 +54,20 @@ def price_series(draw: st.DrawFn, job: JobTerms, marks: list[int]) -> list[Price
     return [PriceChange(n * HOUR, Rate(micros)) for n, micros in enumerate(prices[:hours])]
 
 
-def spot_series(job: JobTerms) -> st.SearchStrategy[list[PriceChange]]:
-    """Return availabilities that change after any number of cells."""
-    runs = st.lists(st.tuples(st.integers(1, 30), st.booleans()), min_size=1, max_size=30)
+def spot_series() -> st.SearchStrategy[list[PriceChange]]:
+    """Return spot that comes, goes and costs anything within the bounds after any cells."""
+    low, high = BOUNDS.low.micros_per_hour, BOUNDS.high.micros_per_hour
+    price = st.sampled_from([None, low, high]) | st.integers(low, high)
+    cells = st.integers(1, 30) | st.integers(100, 200)
+    runs = st.lists(st.tuples(cells, price), min_size=1, max_size=30)
 
-    def as_changes(found: list[tuple[int, bool]]) -> list[PriceChange]:
+    def as_changes(found: list[tuple[int, int | None]]) -> list[PriceChange]:
         changes, now_ns = [], 0
-        for cells, there in found:
-            changes.append(PriceChange(now_ns, BOUNDS.low if there else None))
+        for cells, micros in found:
+            changes.append(PriceChange(now_ns, None if micros is None else Rate(micros)))
             now_ns += cells * CELL
         return changes
 
-    del job
     return runs.map(as_changes)
 
 
@@ -111,13 +113,19 @@ def test_always_on_is_within_its_ratio(data: st.DataObject) -> None:
     check_ratio(AlwaysOn(bounds=BOUNDS), data.draw(price_series(job, [])), job)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data(), st.sampled_from([GreedySpot(bounds=BOUNDS), UniformProgress(bounds=BOUNDS)]))
+ON_DEMAND = [Rate(500_000), BOUNDS.low, Rate(1_500_000), BOUNDS.high, Rate(4_000_000)]
+WITH_FALLBACK = [AlwaysOn(bounds=BOUNDS), GreedySpot(bounds=BOUNDS), UniformProgress(bounds=BOUNDS)]
+
+
+@pytest.mark.parametrize("policy", WITH_FALLBACK, ids=lambda policy: policy.name)
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(ON_DEMAND))
 def test_on_demand_keeps_the_deadline_however_often_spot_is_taken_back(
-    data: st.DataObject, policy: Policy
+    policy: Policy, data: st.DataObject, on_demand: Rate
 ) -> None:
-    job = data.draw(jobs(on_demand=HIGH))
-    series = data.draw(spot_series(job))
+    """Spot may cost more than on-demand at times, or always."""
+    job = data.draw(jobs(on_demand=on_demand))
+    series = data.draw(spot_series())
     assert simulate(policy, series, job).late_ns == 0
     check_ratio(policy, series, job)
 
@@ -127,6 +135,6 @@ def test_on_demand_keeps_the_deadline_however_often_spot_is_taken_back(
 def test_a_miss_because_of_a_machine_that_was_taken_back_is_forecast(data: st.DataObject) -> None:
     """Without on-demand to fall back to, an offer that is gone may make it late."""
     job, policy = data.draw(jobs()), DoubleThreshold(bounds=BOUNDS)
-    found = simulate(policy, data.draw(spot_series(job)), job)
+    found = simulate(policy, data.draw(spot_series()), job)
     forecast = max(each.decision.late_ns for each in found.decisions)
     assert (found.late_ns == 0) == (forecast == 0)

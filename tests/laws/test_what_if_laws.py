@@ -5,9 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from histories import History, histories, view_at_once
+from histories import History, at_one_price, histories, view_at_once
 from outlay.advise.what_if import OtherTerms, parts_of, replay
+from outlay.ledger import Price
 
 
 @settings(max_examples=100, deadline=None)
@@ -23,6 +25,24 @@ def test_a_replay_under_its_own_terms_is_the_run(history: History) -> None:
     assert found.time.between == sum(gaps)
     assert found.cost == whole.cost
     assert found.assumptions == ()
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(), st.integers(1, 8 * 10**12), st.integers(1, 4))
+def test_stating_the_run_s_own_price_and_gpus_changes_nothing(
+    history: History, micros_per_hour: int, gpus: int
+) -> None:
+    """Where the price never changes."""
+    price = Price(micros_per_hour=micros_per_hour)
+    view = view_at_once(at_one_price(history, price, gpus))
+    own = replay(view)
+    for terms in (
+        OtherTerms(price=price.rate),
+        OtherTerms(gpus=gpus),
+        OtherTerms(price=price.rate, gpus=gpus),
+    ):
+        found = replay(view, terms)
+        assert (found.time, found.cost) == (own.time, own.cost)
 
 
 @settings(max_examples=60, deadline=None)

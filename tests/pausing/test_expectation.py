@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlay.pausing.expectation import bounds_of, job_of, replay
+from outlay.pausing.expectation import job_of, replay
 from outlay.pausing.pause_plan import PausePlan, RunProgress
 from outlay.policy.policies import FixedThreshold
 from outlay.policy.simulation import PriceChange
@@ -53,11 +53,3 @@ def test_one_stored_price_is_nothing_to_replay() -> None:
     job = job_of(mine, RunProgress(begun_ns=0, left_ns=4 * HOUR_NS), 0)
     assert job is not None
     assert replay(mine, history(1), job) is None
-
-
-def test_bounds_are_those_stated_else_those_of_the_history() -> None:
-    assert bounds_of([], CHEAP, None) is None
-    assert bounds_of(history(2), None, None) is None  # They never moved.
-    found = bounds_of(history(8), None, Rate.parse("3 USD/h"))
-    assert found is not None
-    assert (found.low, found.high) == (CHEAP, Rate.parse("3 USD/h"))

@@ -9,8 +9,16 @@ import pytest
 from command_line import Outcome, in_process
 from offer_builder import offer, store_without_prices
 from outlay.clock import SYSTEM, utc_datetime
+from outlay.guard.gate import HOLD_VARIABLE
+from outlay.pausing.price_readings import stored_history
+from outlay.policy.price_history import double_threshold_for
+from outlay.policy.situation import JobTerms
 from outlay.prices.offer import Snapshot
 from outlay.prices.price_book import PriceBook
+from outlay.store import open_store
+from outlay.units import Unit
+from paused_training import PausedTraining
+from rented_training import RentedTraining, all_ended
 
 HOUR_NS = 3600 * 10**9
 
@@ -54,6 +62,25 @@ def test_without_act_it_only_says_what_it_would_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("week")
+def test_the_policy_is_made_for_the_prices_of_the_last_thirty_days(tmp_path: Path) -> None:
+    """A price of 40 days ago is replayed, and is no bound; between noon and midnight one held."""
+    old_ns = SYSTEM.wall_ns() - 40 * 24 * HOUR_NS
+    old = Snapshot(source="test", fetched_ns=old_ns, offers=(offer("0.50", fetched_ns=old_ns),))
+    PriceBook(open_store()).record([old])
+    shown = guard_run(tmp_path, "--pay-per-use", "--json").json
+    holds = "for prices from 1.50 USD/h to 3.00 USD/h that hold for 12h00m"
+    assert shown["worst_case_holds"] == holds
+    assert shown["replay"]["days"] == pytest.approx(40, abs=0.1)
+    terms = JobTerms(work_ns=20 * HOUR_NS, time_ns=48 * HOUR_NS)
+    policy = double_threshold_for(
+        stored_history("acme:1xH100", Unit(), {}, since_ns=0), SYSTEM.wall_ns()
+    )
+    assert policy is not None
+    assert shown["worst_case_ratio"] == policy.worst_case_ratio(terms)
+    assert f"x the best possible, {holds}" in guard_run(tmp_path, "--pay-per-use").out
+
+
+@pytest.mark.usefixtures("week")
 def test_the_plan_is_said_in_words(tmp_path: Path) -> None:
     said = guard_run(tmp_path, "--stopped-price", "0.10 USD/h").out
     assert "acme:1xH100: 3.00 USD/h" in said
@@ -91,6 +118,30 @@ def test_what_cannot_be_done_is_refused(
     assert ran.code == 2
     assert why in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("week")
+def test_under_a_hold_of_a_rental_nothing_is_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOLD_VARIABLE, f"1f0a2b3c4d5e@{tmp_path / 'spend.jsonl'}")
+    ran = guard_run(tmp_path, "--act", "--dir", str(tmp_path / "run"), "--pay-per-use")
+    assert ran.code == 2
+    assert "this one is rented, and paid for while it is paused" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_rented_machine_nothing_is_paused(tmp_path: Path) -> None:
+    rented = RentedTraining(tmp_path, slow_starts=0)
+    here = PausedTraining(tmp_path, slow_starts=0)
+    here.price("36 USD/h")
+    with all_ended(rented):
+        machine = rented.rent_by_hand()
+        ran = in_process(*here.arguments("--act"), INSTANCE_ID=machine)
+    assert ran.code == 2
+    assert "this one is rented, and paid for while it is paused" in ran.err
+    assert here.starts() == 0
+    assert len(here.of_kind("hold")) == 1  # That of the rental.
 
 
 def test_options_of_pausing_need_an_offer(tmp_path: Path) -> None:

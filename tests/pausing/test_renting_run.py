@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 from command_line import in_process
-from paused_training import STEPS, PausedTraining
+from paused_training import DOUBLE, FIXED, STEPS, THRESHOLDS, PausedTraining
 from rented_training import RentedTraining, all_ended
 from waiting import until
 
 
-def test_a_training_on_rented_machines_is_the_one_that_was_not_disturbed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", [FIXED, DOUBLE], ids=["below", "double-threshold"])
+def test_a_training_on_rented_machines_is_the_one_that_was_not_disturbed(
+    policy: tuple[str, ...], tmp_path: Path
+) -> None:
     undisturbed = PausedTraining(tmp_path / "undisturbed", slow_starts=0)
     undisturbed.run_undisturbed()
-    rented = RentedTraining(tmp_path / "rented", slow_starts=2)
+    rented = RentedTraining(tmp_path / "rented", slow_starts=2, policy=policy)
     rented.price("36 USD/h")
     strangers = [*rented.vendor.add("somebody"), rented.rent_by_hand()]
     rented.vendor.behave("create", "fail")
@@ -44,9 +47,10 @@ def test_a_training_on_rented_machines_is_the_one_that_was_not_disturbed(tmp_pat
     assert rented.decisions().count("pause") == 2
     hand, *own = [line for line in rented.of_kind("hold") if line["hold"] in rented.open_holds()]
     assert (hand["rental"].get("run"), own) == (None, [])
-    shown = rented.timeline()
-    assert shown[0][0] == "unavailable"
-    assert [row for row in shown if row[0] not in ("starts", "pauses")] == rented.delays()
+    at_most = f"36.00 USD/h is at most the threshold of {THRESHOLDS[policy]}"
+    assert rented.decided()[0] == ("starts", at_most)
+    assert rented.timeline()[0][0] == "unavailable"
+    assert rented.recorded_delays() == rented.delays()
     machines = {attempt.header.instance_id for attempt in run.view.timeline.attempts}
     assert len(machines) == 3
 

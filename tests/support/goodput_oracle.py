@@ -132,7 +132,16 @@ class ExpectedAttempt:
     span_phase: dict[int, str] = field(default_factory=dict)
 
     @property
+    def paused_by(self) -> Process | None:
+        """The supervisor that paused it."""
+        watching = [each for each in [self.leader, *self.others] if each.rank == -1]
+        return next((s for s in watching if s.end and s.end.status == "paused"), None)
+
+    @property
     def end(self) -> AttemptEnded | None:
+        own, pause = self.leader.end, self.paused_by
+        if pause is not None and (own is None or own.status != "completed"):
+            return pause.end
         witnessed = [other.end for other in self.others if other.rank == -1]
         return next((end for end in [self.leader.end, *witnessed] if end is not None), None)
 
@@ -153,6 +162,10 @@ class ExpectedAttempt:
     @property
     def completed(self) -> bool:
         return self.end is not None and self.end.status == "completed"
+
+    @property
+    def paused(self) -> bool:
+        return self.end is not None and self.end.status == "paused"
 
 
 @dataclass
@@ -216,8 +229,9 @@ def expected_timeline(
     phase_at: dict[int, str] = {}
     for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
         gap_end = until if following is None else following.start
+        gap = IDLE if attempt.completed else "paused" if attempt.paused else "recovery"
         for t in range(attempt.last_sign, gap_end):
-            phase_at[t] = IDLE if attempt.completed else "recovery"
+            phase_at[t] = gap
         phase_at |= _phases_of(attempt, typical)
     rates = _rates(attempts, until)
     usual = None if typical is None else typical[0]
@@ -464,7 +478,13 @@ def _rates(attempts: Sequence[ExpectedAttempt], until: int) -> dict[str, dict[in
                 rate = round(price.micros_per_hour * _gpus_at(attempt, gpus, t))
                 at[t] = (price.currency, rate)
         if in_force and not attempt.completed:
-            between = _rate_between(attempt, following, in_force[-1][1], in_force[-1][2])
+            between = (
+                _rate_of_pause(attempt)
+                if attempt.paused
+                else _rate_between(attempt, following, in_force[-1][1], in_force[-1][2])
+            )
+            if between is None:
+                continue
             for t in range(attempt.last_sign, until if following is None else following.start):
                 at[t] = between
     currencies += [currency for currency, _ in at.values()]
@@ -472,6 +492,13 @@ def _rates(attempts: Sequence[ExpectedAttempt], until: int) -> dict[str, dict[in
         one: {t: rate for t, (currency, rate) in at.items() if currency == one}
         for one in dict.fromkeys(currencies)
     }
+
+
+def _rate_of_pause(attempt: ExpectedAttempt) -> tuple[str, int] | None:
+    """Return what the supervisor that paused it states for the machine; else it costs nothing."""
+    by = attempt.paused_by
+    stated = None if by is None else by.header.stopped_machine_price
+    return None if stated is None else (stated.currency, stated.micros_per_hour)
 
 
 def _weights(attempt: ExpectedAttempt) -> list[Fraction]:

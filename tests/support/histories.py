@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -40,6 +40,7 @@ STATUSES: tuple[EndStatus, ...] = (
     "interrupted",
     "terminated",
     "preempted",
+    "paused",
 )
 LAUNCHES = ("", "slurm-42-0", "slurm-42-1", "torchelastic-x-0", "torchelastic-x-1")
 
@@ -257,6 +258,28 @@ def _numbered(header: AttemptStarted, timed: Sequence[_Timed]) -> list[Record]:
             fields["begun"] = place[id(entry.begins)]
         records.append(msgspec.structs.replace(entry.record, **fields))
     return records
+
+
+def at_one_price(history: History, price: Price, gpus: int) -> History:
+    """Return the history on one machine of as many GPUs, at a price that never changes.
+
+    Without other ranks: a node whose process ends earlier is not paid to the end.
+    """
+    about = {"price": price, "gpus": gpus, "gpus_source": "stated"}
+
+    def priced(record: Record) -> Record | None:
+        if isinstance(record, AttemptStarted):
+            return msgspec.structs.replace(record, **about, nodes=1, node_gpus=gpus)
+        if isinstance(record, PriceChanged):
+            return msgspec.structs.replace(record, price=price, gpus=gpus)
+        return None if isinstance(record, SlicesChanged) else record
+
+    segments = {
+        segment: [kept for kept in map(priced, records) if kept is not None]
+        for segment, records in history.segments.items()
+        if segment.rank <= 0
+    }
+    return replace(history, segments=segments)
 
 
 def view_at_once(history: History) -> RunView:

@@ -32,17 +32,30 @@ from waiting import until
 LABEL = "lab02-paused"
 STEPS = 600
 BELOW, ABOVE = "40 USD/h", "72 USD/h"
+FIXED = ("--below", BELOW)
+DOUBLE = ("--policy", "double-threshold", "--lowest", "30 USD/h", "--highest", ABOVE)
+THRESHOLDS = {FIXED: "40.00 USD/h", DOUBLE: "46.4758 USD/h"}
+"""The first one of each: of a double threshold for an hour or less, the geometric mean."""
 _DELAYS = {"wait": "waits", "unavailable": "unavailable", "kept": "kept"}
+_SAID = {**_DELAYS, "run": "starts", "pause": "pauses"}
 
 
 @dataclass
 class PausedTraining:
-    """The files of one, and what they say."""
+    """The files of one, and what they say.
+
+    Attributes:
+        policy: The options that say when it runs.
+        offer: ``price_options`` say where its price is read; default: in a file.
+    """
 
     root: Path
     slow_starts: int
     stopped: str | None = None
     ceiling: str = "100"
+    policy: tuple[str, ...] = FIXED
+    offer: str = "mycloud:H100"
+    price_options: tuple[str, ...] | None = None
     process: Background | None = None
 
     @property
@@ -68,14 +81,21 @@ class PausedTraining:
         draft.replace(self.price_file)
 
     def arguments(self, *more: str) -> list[str]:
-        deadline = utc_datetime(SYSTEM.wall_ns() + 10**9 * 86_400).isoformat()
         paused = ["--pay-per-use"] if self.stopped is None else ["--stopped-price", self.stopped]
         return [
             "guard", "run", "--label", LABEL, "--log", str(self.log), "--ceiling", self.ceiling,
-            "--dir", str(self.run_dir), "--offers", "mycloud:H100", "--below", BELOW,
-            "--price-file", str(self.price_file), "--deadline", deadline, "--work", "1m",
-            "--steps", str(STEPS), "--poll", "100ms", "--slice", "20s", "--notice", "20s",
-            *paused, *more, "--", *self.command(),
+            "--dir", str(self.run_dir), *self.policy_options(), "--poll", "100ms",
+            "--slice", "20s", "--notice", "20s", *paused, *more, "--", *self.command(),
+        ]  # fmt: skip
+
+    def policy_options(self) -> list[str]:
+        deadline = utc_datetime(SYSTEM.wall_ns() + 10**9 * 86_400).isoformat()
+        price_options = self.price_options
+        if price_options is None:
+            price_options = ("--price-file", str(self.price_file))
+        return [
+            "--offers", self.offer, *self.policy, *price_options, "--deadline", deadline,
+            "--work", "1m", "--steps", str(STEPS),
         ]  # fmt: skip
 
     def start(self, *more: str) -> Background:
@@ -96,11 +116,26 @@ class PausedTraining:
         notes = [line for line in self.of_kind("note") if line["event"] == "price-decision"]
         return [note["detail"]["action"] for note in notes]
 
-    def delays(self) -> list[tuple[str, str]]:
-        """Return the decisions of the spend log not to start it yet, as a timeline says them."""
+    def waits_after(self, action: str) -> bool:
+        """Whether it has waited since a decision of a kind."""
+        found = self.decisions()
+        return action in found and "wait" in found[found.index(action) :]
+
+    def decided(self) -> list[tuple[str, str]]:
+        """Return the decisions of the spend log with their reasons, as a timeline says them."""
         notes = [line for line in self.of_kind("note") if line["event"] == "price-decision"]
-        said = [(note["detail"]["action"], note["detail"]["reason"]) for note in notes]
-        return [(_DELAYS[action], reason) for action, reason in said if action in _DELAYS]
+        return [(_SAID[note["detail"]["action"]], note["detail"]["reason"]) for note in notes]
+
+    def delays(self) -> list[tuple[str, str]]:
+        """Return those not to start it yet."""
+        return [row for row in self.decided() if row[0] in _DELAYS.values()]
+
+    def recorded_delays(self) -> list[tuple[str, str]]:
+        """Return those that the run's log has; its report shows the last decisions only."""
+        accounts = self.figures().view.account.segments.values()
+        notes = sorted((n for each in accounts for n in each.notes), key=lambda note: note.t_ns)
+        rows = [tuple(note.text.split(": ", 1)) for note in notes]
+        return [row for row in rows if row[0] in _DELAYS.values()]
 
     def timeline(self) -> list[tuple[str, str]]:
         """Return the decisions and reasons below the timeline of its report."""

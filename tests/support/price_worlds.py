@@ -1,15 +1,20 @@
 """Worlds for policies: hourly prices, spot availability and failures, drawn or read, and trials.
 
-The quantiles of ``usual_bounds`` were chosen on drawn prices of other seeds than the benchmark's,
-after a look at results on these; nothing else was. A benchmark reports on them at full size.
+The quantiles of ``outlay.policy.price_history`` were chosen on drawn prices of other seeds than the
+benchmark's, after a look at results on these; nothing else was. A benchmark reports on them at full
+size.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -18,14 +23,15 @@ from numpy.typing import NDArray
 from outlay.advise.overhead import Reliability, optimal_interval
 from outlay.goodput.failure_rate import FailureCount, mttf_hours
 from outlay.policy.hindsight import least_cost
-from outlay.policy.policies import AlwaysOn, DoubleThreshold, GreedySpot, Policy, UniformProgress
-from outlay.policy.simulation import PriceChange, holding_ns, seen_bounds, simulate, usual_bounds
+from outlay.policy.policies import AlwaysOn, GreedySpot, Policy, UniformProgress
+from outlay.policy.price_history import HISTORY_DAYS, double_threshold_for
+from outlay.policy.simulation import PriceChange, simulate
 from outlay.policy.situation import JobTerms, PauseCost
 from outlay.units import Rate
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR
-HISTORY_DAYS = 30
+LONGEST_GAP_NS = 4 * DAY
 PAUSE = PauseCost(start_ns=HOUR // 10)
 CELL = HOUR // 10
 
@@ -47,6 +53,36 @@ def marketplace(seed: int, hours: int) -> list[PriceChange]:
     return prices
 
 
+def histories(path: Path) -> dict[str, list[PriceChange]]:
+    """Return the cheapest price over time, by cloud and GPU, from a CSV with these columns."""
+    found: dict[str, list[PriceChange]] = {}
+    with path.open(newline="") as lines:
+        for line in csv.DictReader(lines):
+            if line["min_price_per_gpu"]:
+                at_ns = int(datetime.fromisoformat(line["ts"]).timestamp()) * 10**9
+                price = dollars_per_hour(float(line["min_price_per_gpu"]))
+                name = f"{line['cloud']} {line['gpu']}"
+                found.setdefault(name, []).append(PriceChange(at_ns, price))
+    return {name: sorted(each, key=lambda c: c.at_ns) for name, each in found.items()}
+
+
+def starts_of(series: Sequence[PriceChange], time_ns: int, count: int, seed: str) -> Iterator[int]:
+    """Yield instants with a month of prices before, and prices without a long gap after."""
+    times = [change.at_ns for change in series]
+    rng = random.Random(seed)
+    possible = [
+        at_ns
+        for at_ns in times
+        if times[0] + HISTORY_DAYS * DAY <= at_ns <= times[-1] - time_ns
+        and _is_dense([t for t in times if at_ns - DAY <= t <= at_ns + time_ns])
+    ]
+    yield from rng.sample(possible, min(count, len(possible)))
+
+
+def _is_dense(times: Sequence[int]) -> bool:
+    return all(later - t <= LONGEST_GAP_NS for t, later in pairwise(times))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceTrial:
     """One job on one series: costs over the least in hindsight."""
@@ -56,17 +92,18 @@ class PriceTrial:
     policy: float
     stated: float
     is_within_bounds: bool
+    has_policy: bool
 
 
 def price_trial(
     name: str, series: Sequence[PriceChange], start_ns: int, *, work_h: int, slack: int
 ) -> PriceTrial:
-    """Run a job of ``work_h`` hours under the double threshold, with ``slack`` times its work."""
+    """Run a job of ``work_h`` hours as ``outlay guard run`` does, with ``slack`` times its work.
+
+    Where no price moved before, the command asks for bounds, and here it is always on.
+    """
     job = JobTerms(work_ns=work_h * HOUR, time_ns=slack * work_h * HOUR, pause=PAUSE)
-    since_ns = start_ns - HISTORY_DAYS * DAY
-    before = [change for change in series if since_ns <= change.at_ns <= start_ns]
-    bounds = seen_bounds(before)
-    policy = DoubleThreshold(bounds=bounds, usual=usual_bounds(before), unit_ns=holding_ns(before))
+    policy = double_threshold_for(series, start_ns) or AlwaysOn()
     best = least_cost(series, job, start_ns=start_ns, cell_ns=CELL)
     assert best is not None
     found = simulate(policy, series, job, start_ns=start_ns)
@@ -78,7 +115,9 @@ def price_trial(
         always_on=always.cost.micros / best.micros,
         policy=found.cost.micros / best.micros,
         stated=policy.worst_case_ratio(job) or math.inf,
-        is_within_bounds=all(price is None or price in bounds for price in during),
+        is_within_bounds=policy.bounds is not None
+        and all(price is None or price in policy.bounds for price in during),
+        has_policy=policy.bounds is not None,
     )
 
 
@@ -90,6 +129,7 @@ class PriceResult:
         removed: The share of always-on's mean excess over hindsight that the policy removes.
         dearer: The share of trials that cost more than 1.10 times always-on.
         broken: Trials within the bounds whose cost is above the stated ratio.
+        without: Trials that were always on since no price had moved before.
     """
 
     trials: int
@@ -100,6 +140,7 @@ class PriceResult:
     dearer: float
     broken: int
     within: int
+    without: int
 
 
 def pooled(trials: Iterable[PriceTrial], least_excess: float = 0.05) -> PriceResult:
@@ -124,6 +165,7 @@ def pooled(trials: Iterable[PriceTrial], least_excess: float = 0.05) -> PriceRes
         dearer=fmean(t.policy > 1.10 * t.always_on for t in of),
         broken=sum(t.policy > t.stated + 1e-6 for t in within),
         within=len(within),
+        without=sum(not t.has_policy for t in of),
     )
 
 
@@ -213,6 +255,15 @@ def spot_result(family: str, seeds: Iterable[int], *, work_h: int, share: float)
 
 
 # Failures of a job on some nodes of a cluster, in hours
+
+
+def faults_by_node(path: Path) -> dict[int, list[float]]:
+    """Return the hours of each node's failures, from a CSV with the columns node, start_h."""
+    found: dict[int, list[float]] = {}
+    with path.open(newline="") as lines:
+        for line in csv.DictReader(lines):
+            found.setdefault(int(line["node"]), []).append(float(line["start_h"]))
+    return found
 
 
 def goodput_of(

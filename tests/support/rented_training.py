@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from command_line import outlay
-from outlay.clock import SYSTEM, utc_datetime, wall_ns_of
+from outlay.clock import wall_ns_of
 from outlay.guard.entries import parse_timestamp
-from paused_training import BELOW, LABEL, STEPS, PausedTraining
+from paused_training import LABEL, PausedTraining
 from rented import PROGRAM, StandIn
 from waiting import until
 
@@ -40,12 +40,9 @@ class RentedTraining(PausedTraining):
         ]  # fmt: skip
 
     def arguments(self, *more: str) -> list[str]:
-        deadline = utc_datetime(SYSTEM.wall_ns() + 10**9 * 86_400).isoformat()
         return [
-            *self.renting(), "--dir", str(self.run_dir), "--offers", "mycloud:H100",
-            "--below", BELOW, "--price-file", str(self.price_file), "--deadline", deadline,
-            "--work", "1m", "--steps", str(STEPS), "--price-poll", "100ms", "--notice", "20s",
-            *more, "--", *self.command(),
+            *self.renting(), "--dir", str(self.run_dir), *self.policy_options(),
+            "--price-poll", "100ms", "--notice", "20s", *more, "--", *self.command(),
         ]  # fmt: skip
 
     def rent_by_hand(self) -> str:

@@ -10,7 +10,7 @@ from outlay import rates
 from outlay.pausing.pause_plan import PausePlan, RunProgress
 from outlay.policy.policies import AlwaysOn
 from outlay.policy.simulation import PriceChange, SimulatedJob, simulate
-from outlay.policy.situation import JobTerms, PriceBounds
+from outlay.policy.situation import JobTerms
 from outlay.units import Money, Rate
 
 _STARTS = 30
@@ -81,16 +81,3 @@ def _done(job: SimulatedJob) -> int:
 def _mean(amounts: Sequence[Money]) -> Money:
     total = sum((one.micros for one in amounts), 0)
     return amounts[0].unit.money(round(total / len(amounts)))
-
-
-def bounds_of(
-    history: Sequence[PriceChange], low: Rate | None, high: Rate | None
-) -> PriceBounds | None:
-    """Return the stated bounds, else those of stored prices that moved; None without either."""
-    known = {change.price for change in history if change.price is not None}
-    by_price = sorted(known, key=lambda price: price.micros_per_hour)
-    if len(by_price) > 1:
-        low, high = low or by_price[0], high or by_price[-1]
-    if low is None or high is None:
-        return None
-    return PriceBounds(low=low, high=high)

@@ -152,6 +152,7 @@ class _Unchanged:
     """Goes on as it is: there is no news."""
 
     name: str = "no news"
+    bounds: None = None
 
     def choose(self, at: Situation) -> PolicyDecision:
         """Change nothing."""

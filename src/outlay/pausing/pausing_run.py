@@ -23,6 +23,7 @@ from outlay.goodput.follower import GoodputFollower, RunView
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import cost_of_attempt, run_part
+from outlay.guard.entries import Noted
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
@@ -140,6 +141,7 @@ class PausingRun:
         """
         with self._alone():
             self._end_earlier()
+            self._delays = self._unrecorded_delays()
             with handling(_ENDING, _raise_exit):
                 try:
                     outcome = self._run_attempts(environ)
@@ -192,10 +194,33 @@ class PausingRun:
         return decide_now(self._plan, run, doing, self._watch.news, now_ns), run
 
     def _note(self, action: str, reason: str, rate: Rate | None) -> None:
-        detail = {"action": action, "reason": reason, "price": str(rate or "unknown")}
+        detail = {
+            "action": action, "reason": reason, "price": str(rate or "unknown"),
+            "dir": self._dir, "at_ns": str(self._clock.wall_ns()),
+        }  # fmt: skip
         self._guard.note(EVENT, self._what.label, detail=detail)
-        if (delay := _DELAYS.get(action)) is not None:
-            self._delays.append(Note(t_ns=self._clock.wall_ns(), text=f"{delay}{reason}"))
+        if action in _DELAYS:
+            self._delays.append(_delay(detail))
+
+    @property
+    def _dir(self) -> str:
+        return os.fsencode(self._what.run_dir.resolve()).decode(errors="replace")
+
+    def _unrecorded_delays(self) -> list[Note]:
+        """Return the delays that the spend log has and the run's log does not.
+
+        They are those of a process that was killed before it started an attempt.
+        """
+        view = self._view()
+        accounts = () if view is None else view.account.segments.values()
+        recorded = {(note.t_ns, note.text) for account in accounts for note in account.notes}
+        delays = [
+            _delay(line.detail)
+            for line in self._guard.log.lines()
+            if isinstance(line, Noted) and line.event == EVENT
+            and line.detail.get("dir") == self._dir and line.detail["action"] in _DELAYS
+        ]  # fmt: skip
+        return [note for note in delays if (note.t_ns, note.text) not in recorded]
 
     def _note_once(
         self, action: str, reason: str, rate: Rate | None, said: str | None = None
@@ -387,6 +412,11 @@ class PausingRun:
             and hold.rate == stopped.micros_per_hour
             and has_ended(hold.by)
         )
+
+
+def _delay(detail: Mapping[str, str]) -> Note:
+    """Return a decision of the spend log not to start it yet, as its run's log has it."""
+    return Note(t_ns=int(detail["at_ns"]), text=f"{_DELAYS[detail['action']]}{detail['reason']}")
 
 
 def _raise_exit(number: int, _: FrameType | None) -> NoReturn:

@@ -3,4 +3,4 @@
 Policies decide on values that are given to them; nothing here starts, stops or pays.
 """
 
-__all__ = ["hindsight", "pauses", "policies", "simulation", "situation"]
+__all__ = ["hindsight", "pauses", "policies", "price_history", "simulation", "situation"]

@@ -36,6 +36,10 @@ class Policy(Protocol):
     def name(self) -> str:
         """Its name in output."""
 
+    @property
+    def bounds(self) -> PriceBounds | None:
+        """The prices for which its worst case holds."""
+
     def choose(self, at: Situation) -> PolicyDecision:
         """Return what to do if the deadline leaves a choice."""
 
@@ -112,11 +116,11 @@ class AlwaysOn:
         return PolicyDecision(action=Action.RUN, reason="always on")
 
     def worst_case_ratio(self, job: JobTerms) -> float | None:
-        """Return the highest over the lowest price."""
+        """Return the highest over the lowest price that it could have had."""
         if self.bounds is None:
             return None
         high = self.bounds.high if job.on_demand is None else job.on_demand
-        return high.micros_per_hour / self.bounds.low.micros_per_hour
+        return high.micros_per_hour / _least_micros(self.bounds, job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +242,18 @@ class GreedySpot:
         return PolicyDecision(action=Action.RUN, reason="spot is available")
 
     def worst_case_ratio(self, job: JobTerms) -> float | None:
-        """Return all work on-demand after paying spot for all spare time, over all work on spot."""
-        return _spot_ratio(self.bounds, job)
+        """Return the most that it can cost over all work at the lowest price; if done in time.
+
+        Once on on-demand it stays: at most for all work and one start. All other time until the
+        deadline it may be on spot in vain; all time, where spot may cost more than on-demand.
+        """
+        if self.bounds is None or job.on_demand is None:
+            return None
+        high, on_demand = self.bounds.high.micros_per_hour, job.on_demand.micros_per_hour
+        run_ns = min(job.work_ns + job.pause.start_ns, job.time_ns)
+        on_demand_ns = run_ns if on_demand > high else 0
+        most = on_demand * on_demand_ns + high * (job.time_ns - on_demand_ns)
+        return most / _least_paid(self.bounds, job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,11 +286,15 @@ class UniformProgress:
         return PolicyDecision(action=Action.WAIT, reason=reason, review_ns=lead_ns)
 
     def worst_case_ratio(self, job: JobTerms) -> float | None:
-        """Return the whole time at the on-demand price over all work on spot at its lowest."""
+        """Return the most that it can cost over all work at the lowest price; if done in time.
+
+        It has one machine at a time, on spot or on-demand, and none after the deadline: the most
+        is the whole time at the dearer of on-demand and the highest spot price.
+        """
         if self.bounds is None or job.on_demand is None:
             return None
-        least = self.bounds.low.micros_per_hour * (job.work_ns + job.pause.start_ns)
-        return job.on_demand.micros_per_hour * job.time_ns / least
+        dearer = max(self.bounds.high.micros_per_hour, job.on_demand.micros_per_hour)
+        return dearer * job.time_ns / _least_paid(self.bounds, job)
 
     def _lead_ns(self, at: Situation, ahead_ns: int = 0) -> int:
         """Return work done beyond even progress at a later instant, times the time of the job."""
@@ -289,10 +307,12 @@ class UniformProgress:
         return at.setup_left_ns + missing // gains + 1
 
 
-def _spot_ratio(bounds: PriceBounds | None, job: JobTerms) -> float | None:
-    if bounds is None or job.on_demand is None:
-        return None
-    run_ns = job.work_ns + job.pause.total_ns
-    most = job.on_demand.micros_per_hour * run_ns
-    most += bounds.high.micros_per_hour * max(0, job.time_ns - run_ns)
-    return most / (bounds.low.micros_per_hour * (job.work_ns + job.pause.start_ns))
+def _least_micros(bounds: PriceBounds, job: JobTerms) -> int:
+    """Return the lowest price per hour at which the job can have a machine, in micro-units."""
+    low, on_demand = bounds.low.micros_per_hour, job.on_demand
+    return low if on_demand is None else min(low, on_demand.micros_per_hour)
+
+
+def _least_paid(bounds: PriceBounds, job: JobTerms) -> int:
+    """Return the least that work and one start can cost, in micro-units per hour times ns."""
+    return _least_micros(bounds, job) * (job.work_ns + job.pause.start_ns)

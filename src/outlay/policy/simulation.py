@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import median
 
 from outlay import rates
 from outlay.errors import InvalidValue
@@ -15,11 +13,9 @@ from outlay.policy.situation import (
     Action,
     JobTerms,
     PolicyDecision,
-    PriceBounds,
     Situation,
     unit_of,
 )
-from outlay.rates import NS_PER_HOUR
 from outlay.units import Money, Rate
 
 
@@ -29,49 +25,6 @@ class PriceChange:
 
     at_ns: int
     price: Rate | None
-
-
-def seen_bounds(series: Iterable[PriceChange]) -> PriceBounds:
-    """Return the lowest and highest price of a series.
-
-    Raises:
-        InvalidValue: It has no price.
-    """
-    return _quantile_bounds(series, 0.0, 1.0)
-
-
-def usual_bounds(series: Iterable[PriceChange]) -> PriceBounds:
-    """Return where most prices of a series are, without its lowest tenth and highest twentieth.
-
-    Raises:
-        InvalidValue: It has no price.
-    """
-    return _quantile_bounds(series, 0.10, 0.95)
-
-
-def _quantile_bounds(series: Iterable[PriceChange], low: float, high: float) -> PriceBounds:
-    seen = [change.price for change in series if change.price is not None]
-    if not seen:
-        raise InvalidValue("series", "no prices", "at least one price")
-    micros, unit = sorted(price.micros_per_hour for price in seen), seen[0].unit
-    at = [micros[min(len(micros) - 1, int(share * len(micros)))] for share in (low, high)]
-    return PriceBounds(low=unit.rate(at[0]), high=unit.rate(at[1]))
-
-
-def holding_ns(series: Iterable[PriceChange]) -> int:
-    """Return the median time for which a price of a series held: an hour at least."""
-    changes = [change.at_ns for change in _changed(series)]
-    held = [later - at_ns for at_ns, later in pairwise(changes)]
-    return max(NS_PER_HOUR, round(median(held))) if held else NS_PER_HOUR
-
-
-def _changed(series: Iterable[PriceChange]) -> Iterator[PriceChange]:
-    """Yield the changes whose price differs from the one before."""
-    before: Rate | None = None
-    for change in series:
-        if change.price != before:
-            yield change
-            before = change.price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

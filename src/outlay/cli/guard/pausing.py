@@ -21,7 +21,7 @@ from outlay.guard.gate import read_hold
 from outlay.guard.lease import Terms
 from outlay.guard.rental.rental import split_command
 from outlay.guard.supervise import CommandOutcome
-from outlay.pausing.expectation import PriceReplay, bounds_of, job_of, replay
+from outlay.pausing.expectation import PriceReplay, job_of, replay
 from outlay.pausing.machines import AttemptMachine, AttemptRental, MachineHere, RentalTerms
 from outlay.pausing.pause_plan import PausePlan, RunProgress, decide_now
 from outlay.pausing.pausing_run import PausableCommand, PausingRun, progress_on
@@ -35,8 +35,9 @@ from outlay.pausing.price_readings import (
     stored_history,
 )
 from outlay.policy.policies import AlwaysOn, DoubleThreshold, FixedThreshold, Policy
+from outlay.policy.price_history import HISTORY_DAYS, before, bounds_of, double_threshold_for
 from outlay.policy.simulation import PriceChange
-from outlay.policy.situation import Action, JobTerms, PolicyDecision, PriceBounds
+from outlay.policy.situation import Action, PolicyDecision
 from outlay.units import Duration, Rate
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted
@@ -60,6 +61,7 @@ class PlanShown:
     assumed: tuple[str, ...]
     frees: bool
     worst_case_ratio: float | None
+    worst_case_holds: str
     replay: PriceReplay | None
 
 
@@ -80,7 +82,8 @@ def run_with_pauses(
     ``rental`` says how its machine is rented; None: it runs here.
     """
     read, history = _reader(guard, options), _history(guard, options)
-    plan, now_ns = _plan(guard, options, history), SYSTEM.wall_ns()
+    now_ns = SYSTEM.wall_ns()
+    plan = _plan(guard, options, history, now_ns)
     machine: AttemptMachine = MachineHere()
     if rental is not None:
         plan = replace(plan, stopped=guard.unit.rate(0))  # It is ended.
@@ -164,13 +167,11 @@ def _history(guard: BudgetGuard, options: PausingOptions) -> list[PriceChange]:
     return stored_history(options.offers, guard.unit, os.environ, since_ns=since_ns)
 
 
-def _plan(guard: BudgetGuard, options: PausingOptions, history: Sequence[PriceChange]) -> PausePlan:
-    low, high = (
-        None if text is None else read_rate(text, guard, name=name)
-        for text, name in ((options.lowest, "--lowest"), (options.highest, "--highest"))
-    )
+def _plan(
+    guard: BudgetGuard, options: PausingOptions, history: Sequence[PriceChange], now_ns: int
+) -> PausePlan:
     return PausePlan(
-        policy=_policy(guard, options, bounds_of(history, low, high)),
+        policy=_policy(guard, options, history, now_ns),
         deadline_ns=_deadline(options.deadline),
         work_ns=None if options.work is None else Duration.parse(options.work, name="--work").ns,
         steps=options.steps,
@@ -179,21 +180,31 @@ def _plan(guard: BudgetGuard, options: PausingOptions, history: Sequence[PriceCh
     )
 
 
-def _policy(guard: BudgetGuard, options: PausingOptions, bounds: PriceBounds | None) -> Policy:
+def _policy(
+    guard: BudgetGuard, options: PausingOptions, history: Sequence[PriceChange], now_ns: int
+) -> Policy:
+    low, high = (
+        None if text is None else read_rate(text, guard, name=name)
+        for text, name in ((options.lowest, "--lowest"), (options.highest, "--highest"))
+    )
+    name = options.policy or POLICIES[0]
     if options.below is not None:
         if options.policy is not None:
             raise InvalidValue("--policy", options.policy, "either --policy or --below")
         below = read_rate(options.below, guard, name="--below")
-        return FixedThreshold(below=below, bounds=bounds)
-    name = options.policy or POLICIES[0]
+        return FixedThreshold(below=below, bounds=bounds_of(before(history, now_ns), low, high))
     if name == "always-on":
-        return AlwaysOn(bounds=bounds)
+        return AlwaysOn(bounds=bounds_of(before(history, now_ns), low, high))
     if name != "double-threshold":
         raise InvalidValue("--policy", name, choices(POLICIES))
-    if bounds is None:
-        expected = "--below, or --lowest and --highest, since no prices of the offer are stored"
+    policy = double_threshold_for(history, now_ns, low=low, high=high)
+    if policy is None:
+        expected = (
+            "--below, or --lowest and --highest, since no prices of the offer are stored that "
+            f"moved in the last {HISTORY_DAYS} days"
+        )
         raise InvalidValue("--policy", name, expected)
-    return DoubleThreshold(bounds=bounds)
+    return policy
 
 
 def _stopped(guard: BudgetGuard, options: PausingOptions) -> Rate | None:
@@ -243,13 +254,20 @@ def _shown(
         pause_s=run.pause.total_ns / 1e9,
         assumed=run.pause.assumed if run.rate else ("a pause costs no time: no start is recorded",),
         frees=plan.frees_at(price),
-        worst_case_ratio=_worst_case(plan, job),
+        worst_case_ratio=None if job is None else plan.policy.worst_case_ratio(job),
+        worst_case_holds=_premise(plan.policy),
         replay=None if job is None else replay(plan, history, job),
     )
 
 
-def _worst_case(plan: PausePlan, job: JobTerms | None) -> float | None:
-    return None if job is None else plan.policy.worst_case_ratio(job)
+def _premise(policy: Policy) -> str:
+    """Return for which prices the worst case of a policy holds; empty if it has none."""
+    if policy.bounds is None:
+        return ""
+    found = f"for prices from {policy.bounds.low} to {policy.bounds.high}"
+    if isinstance(policy, (FixedThreshold, DoubleThreshold)):
+        found += f" that hold for {duration_text(policy.unit_ns)}"
+    return found
 
 
 def _lines(shown: PlanShown, plan: PausePlan, *, is_rented: bool) -> list[str]:
@@ -281,7 +299,7 @@ def _paused_line(shown: PlanShown, plan: PausePlan) -> str:
 def _replay_line(shown: PlanShown) -> str:
     ratio = shown.worst_case_ratio
     worst = "no worst case is known" if ratio is None else (
-        f"at worst {ratio:.2f} x the best possible"
+        f"at worst {ratio:.2f} x the best possible, {shown.worst_case_holds}"
     )  # fmt: skip
     found = shown.replay
     if found is None:

@@ -23,10 +23,10 @@ PolicyName = Annotated[
     typer.Option("--policy", help=f"One of {', '.join(POLICIES)}; default: the first."),
 ]
 Lowest = Annotated[
-    str | None, typer.Option(help="The lowest price expected; default: in the stored history.")
+    str | None, typer.Option(help="The lowest price expected; default: of the last 30 days.")
 ]
 Highest = Annotated[
-    str | None, typer.Option(help="The highest price expected; default: in the stored history.")
+    str | None, typer.Option(help="The highest price expected; default: of the last 30 days.")
 ]
 Deadline = Annotated[
     str | None, typer.Option(help="When it is to be done, such as 2026-12-01T08:00 (UTC).")
