@@ -69,6 +69,20 @@ def test_a_limit_on_time_of_the_variable_ends_a_program_that_records_nothing(
     assert end.reason.startswith("budget: time: ")
 
 
+def test_a_report_says_once_that_the_budget_ended_it(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    done = in_process("exec", "--dir", run, "--budget", "iso_time=1s", "--", *ENDLESS)
+    reason = done.err.splitlines()[-1].removeprefix("outlay: ended by its budget: ")
+    verdict = in_process("report", run, COLUMNS="500").out.splitlines()[0]
+    assert verdict.endswith(f" Its budget stopped it: {reason}.")
+    assert verdict.count("used") == 1
+    refused = in_process("exec", "--dir", run, "--budget", "iso_time=1s", "--", *ENDLESS)
+    assert refused.code == 3
+    verdict = in_process("report", run, COLUMNS="500").out.splitlines()[0]
+    assert verdict.endswith("the command was not started.")
+    assert verdict.count("used") == 1
+
+
 def test_a_limit_on_cost_ends_it_and_counts_like_the_books(tmp_path: Path) -> None:
     terms = ("--price", "3600 USD/h", "--budget", "iso_cost=1 USD")
     done = in_process("exec", "--dir", tmp_path / "r", *terms, "--json", "--", *ENDLESS)
