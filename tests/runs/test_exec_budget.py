@@ -177,9 +177,16 @@ def test_a_limit_on_cost_needs_a_price_unless_the_program_records(
     words = ("exec", "--dir", tmp_path / "r", *option)
     refused = in_process(*words, "--", "true")
     assert refused.code == 3
-    assert "has no price" in refused.err
+    assert "has no price: --price " in refused.err
     assert not (tmp_path / "r").exists()
     assert in_process(*words, "--records", "--", "true").code == 0
+
+
+def test_an_amount_alone_is_no_budget_and_the_error_shows_one_of_money(tmp_path: Path) -> None:
+    refused = in_process("exec", "--dir", tmp_path / "r", "--budget", "5 USD", "--", "true")
+    assert refused.code == 2
+    assert "got '5 USD'; expected a budget such as \"iso_cost=5 USD\"" in refused.err
+    assert not (tmp_path / "r").exists()
 
 
 def test_the_last_line_says_if_nothing_was_recorded_that_a_limit_counts(tmp_path: Path) -> None:
