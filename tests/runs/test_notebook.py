@@ -99,6 +99,7 @@ def test_a_run_that_a_cell_left_open_is_a_line_and_a_report_and_says_how_to_clos
     tmp_path: Path,
 ) -> None:
     left = outlay.run("m", dir=tmp_path / "r", budget="iso_tokens=20")
+    assert repr(left).startswith("<Run m: running, no step, ")
     for _ in left.steps(range(3), tokens=10):
         pass
     assert repr(left).startswith("<Run m: tokens: 20 tok of 20 tok used, last step 1, ")
