@@ -96,7 +96,7 @@ def test_a_long_training_is_cut_where_its_curve_is_flat() -> None:
     epoch = EpochPrice(hours=0.1, price_per_hour=1.0)
     found = recommend_epoch_count(values.tolist(), epoch)
     assert found is not None
-    assert flat_from * 0.8 <= int(found.title.split()[1]) <= 2 * flat_from
+    assert flat_from * 0.8 <= int(found.title.split()[2]) <= 2 * flat_from
 
 
 def test_a_run_that_logs_its_loss_at_every_step_is_advised_in_steps(tmp_path: Path) -> None:
@@ -109,3 +109,16 @@ def test_a_run_that_logs_its_loss_at_every_step_is_advised_in_steps(tmp_path: Pa
     found = CostOptimizer(clock=ManualClock()).advise_run(tmp_path)
     (epochs,) = (each for each in found if each.category == "epochs")
     assert "steps instead of 400" in epochs.title
+    assert epochs.title.startswith("End after ")
+
+
+def test_losses_that_brought_nothing_are_told_as_they_were_logged(tmp_path: Path) -> None:
+    run = Segment(about={"price": dollars(3600), "run_id": "r", "model": "m"})
+    for number in range(40):
+        run.step(1)
+        run.add(Metric(t_ns=run.now_ns, name="loss", value=0.5 if number == 0 else 0.25))
+    run.end().write(tmp_path)
+    found = CostOptimizer(clock=ManualClock()).advise_run(tmp_path)
+    (epochs,) = (each for each in found if each.category == "epochs")
+    assert epochs.title.startswith("End after ")
+    assert epochs.evidence == ["40 values from 0.25 to 0.5"]

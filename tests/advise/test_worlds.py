@@ -258,7 +258,7 @@ def test_advice_that_was_followed_shows_in_the_next_run() -> None:
 def test_a_training_that_was_made_shorter_shows_in_the_next_run() -> None:
     training = drawn("converges, rate 0.7").training
     (row,) = advice_followed([aw.view(training), aw.view(training.shorter(20))])
-    assert row.title.startswith("Run ")
+    assert row.title.startswith("End after ")
     assert row.is_followed
     assert row.brought == pytest.approx(0.5)
     (unchanged,) = advice_followed([aw.view(training), aw.view(training)])

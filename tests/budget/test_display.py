@@ -26,6 +26,13 @@ def test_budget_line_shows_what_is_left_and_the_forecast() -> None:
     )
 
 
+def test_one_step_to_go_is_not_several() -> None:
+    tracker = half_used()
+    for _ in range(4):
+        tracker.update(10, 2000.0)
+    assert budget_line(tracker).endswith(", about 2.0s (1 step) to go")
+
+
 def test_budget_line_names_the_limit_that_stopped_the_run() -> None:
     tracker = half_used()
     for _ in range(5):

@@ -148,6 +148,7 @@ def test_forecast_of_planned_runs_has_an_interval(tmp_path: Path) -> None:
     assert "18.00 USD" in shown.out
     assert "thin history: 2 runs" in shown.out
     assert plain.json["estimated_total"] == pytest.approx(18.0)
+    assert outlay("cost", "forecast", "bert-base", "1").out.startswith("1 run of bert-base: ")
     picture = tmp_path / "forecast.png"
     assert outlay("cost", "forecast", "bert-base", "5", "--png", picture).code == 0
     assert picture.exists()

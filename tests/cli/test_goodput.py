@@ -40,6 +40,14 @@ def test_a_run_without_a_disruption_lost_nothing_to_one(trained: Path) -> None:
     assert "50.0% of time not lost to the start" in shown
 
 
+def test_one_checkpoint_is_not_several(tmp_path: Path) -> None:
+    with run("bert", dir=tmp_path / "r") as training:
+        for _ in training.steps(range(3)):
+            pass
+        training.checkpoint_committed()
+    assert re.search(r"^committed +1 checkpoint *$", outlay("goodput", tmp_path / "r").out, re.M)
+
+
 def test_phases_are_shown_in_time_share_and_money(trained: Path) -> None:
     shown = outlay("goodput", trained, "--json").json
     assert shown["goodput"] == 0.5

@@ -57,6 +57,12 @@ def test_values_are_built_from_their_documented_fields_in_order() -> None:
     assert (report.cost_per_accuracy_point, report.metrics, report.timestamp) == (7.0, run, NOW)
 
 
+def test_hours_that_were_used_are_the_duration_of_a_run_without_one() -> None:
+    run = metrics(total_duration_hours=0.0, hours_used=2.0)
+    report = analyzer().analyze_training_run(run)
+    assert (report.gpu_hours, report.total_cost) == (2.0, 3.0)
+
+
 def test_values_become_plain_and_back() -> None:
     run = metrics(gpu_count=8, provider="vast", energy_wh=3.5)
     assert TrainingMetrics.from_dict(run.to_dict()) == run

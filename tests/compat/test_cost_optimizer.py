@@ -185,7 +185,7 @@ class TestEpochCount:
     def test_a_saturated_training_can_be_shorter(self) -> None:
         found = optimizer().recommend_epoch_count(IMPROVING, 2.0, 0.5)
         assert found is not None
-        epochs = int(found.title.split()[1])
+        epochs = int(found.title.split()[2])
         assert 5 <= epochs <= 12
         assert found.estimated_savings == pytest.approx((20 - epochs) * 1.0)
         assert "spent" in found.description

@@ -358,5 +358,5 @@ def test_flushing_a_service_that_hangs_ends_in_time(log: Logging) -> None:
 
 
 def test_without_a_project_there_is_no_log() -> None:
-    with pytest.raises(InvalidValue, match="project_id"):
+    with pytest.raises(InvalidValue, match="project_id: got nothing; expected project_id= or GOOG"):
         CloudLogger("bert", "log")

@@ -348,6 +348,26 @@ def test_what_is_initialised_within_a_reinitialisation_is_part_of_that() -> None
     assert badput[goodput.BadputType.TRAINING_PREP] == 2
 
 
+def test_what_a_reinitialisation_contained_may_be_told_after_its_end() -> None:
+    log = MemoryLog()
+    recorder = goodput_elastic.ElasticGoodputRecorder("job", "log", True, log)
+    recorder.record_job_start_time(at(0))
+    recorder.record_elastic_reinit_start_time(at(10))
+    recorder.record_elastic_reinit_end_time(at(30))
+    recorder.record_tpu_init_start_time(at(12))
+    recorder.record_tpu_init_end_time(at(17))
+    recorder.record_training_preparation_start_time(at(20))
+    recorder.record_training_preparation_end_time(at(32))
+    recorder.record_step_start_time(0, at(32))
+    recorder.record_job_end_time(at(40))
+    clock = ManualClock((START_S + 40) * 10**9)
+    calculator = goodput_elastic.ElasticGoodputCalculator("job", "log", log, clock=clock)
+    badput = calculator.get_job_goodput_details()["badput_time"]
+    assert badput[goodput.BadputType.ELASTIC_REINITIALIZATION] == 20
+    assert badput[goodput.BadputType.TPU_INITIALIZATION] == 0
+    assert badput[goodput.BadputType.TRAINING_PREP] == 2
+
+
 def test_details_include_slice_efficiency() -> None:
     clock = ManualClock((START_S + 28) * 10**9)
     calculator = goodput_elastic.ElasticGoodputCalculator("job", "log", elastic_log(), clock=clock)

@@ -316,7 +316,14 @@ class TestRunning:
         assert "--limit: got '0.10 USD'; expected more than 0.30 USD" in done.out
         assert "max-hours" not in done.out
 
-    def test_no_more_than_the_limit_can_overshoot(self, plan: Path) -> None:
+    def test_no_overshoot_is_stated_where_all_that_it_may_cost_is_held(self, plan: Path) -> None:
+        words = ("--rate", "36 USD/h", "--limit", "0.10 USD", "--notice", "2s", "--log", plan)
+        done = in_own_process("guard", "run", "--label", "lab02-x", *words, "--", "true")
+        assert "at most 10.0s = 0.10 USD, all of it held" in done.err
+        assert "overshoot" not in done.err
+
+    def test_what_is_not_held_yet_can_overshoot_by_no_more_than_all_of_it(self, plan: Path) -> None:
+        outlay("authorize", "lab02-other", "2.95 USD", "--log", plan)
         words = ("--rate", "36 USD/h", "--limit", "0.10 USD", "--notice", "2s", "--log", plan)
         done = in_own_process("guard", "run", "--label", "lab02-x", *words, "--", "true")
         assert "worst overshoot 0.10 USD (all that it may cost)" in done.err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import outlay
 from command_line import in_process
 from ledgers import START_NS, Segment
 from outlay.escaping import html_text, markdown_text
@@ -157,6 +158,15 @@ def test_the_verdict_says_how_a_run_ended_that_did_not_complete(
 ) -> None:
     Segment(about=ABOUT).step(1).step(1).end(status, reason).write(tmp_path)
     assert told in run_document(read_run(tmp_path, LATER_NS)).verdict
+
+
+def test_the_verdict_says_which_limit_stopped_a_run_that_completed(tmp_path: Path) -> None:
+    with outlay.run("line", dir=tmp_path, budget="iso_tokens=100") as run:
+        for _ in run.steps(range(10), tokens=30):
+            pass
+    told = run_document(read_run(tmp_path, LATER_NS)).verdict
+    assert " Its budget stopped it: tokens: 90 tok of 100 tok used" in told
+    assert told.count("used") == 1
 
 
 def test_the_verdict_says_that_no_end_was_recorded(tmp_path: Path) -> None:

@@ -69,6 +69,20 @@ def test_a_limit_on_time_of_the_variable_ends_a_program_that_records_nothing(
     assert end.reason.startswith("budget: time: ")
 
 
+def test_a_report_says_once_that_the_budget_ended_it(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    done = in_process("exec", "--dir", run, "--budget", "iso_time=1s", "--", *ENDLESS)
+    reason = done.err.splitlines()[-1].removeprefix("outlay: ended by its budget: ")
+    verdict = in_process("report", run, COLUMNS="500").out.splitlines()[0]
+    assert verdict.endswith(f" Its budget stopped it: {reason}.")
+    assert verdict.count("used") == 1
+    refused = in_process("exec", "--dir", run, "--budget", "iso_time=1s", "--", *ENDLESS)
+    assert refused.code == 3
+    verdict = in_process("report", run, COLUMNS="500").out.splitlines()[0]
+    assert verdict.endswith("the command was not started.")
+    assert verdict.count("used") == 1
+
+
 def test_a_limit_on_cost_ends_it_and_counts_like_the_books(tmp_path: Path) -> None:
     terms = ("--price", "3600 USD/h", "--budget", "iso_cost=1 USD")
     done = in_process("exec", "--dir", tmp_path / "r", *terms, "--json", "--", *ENDLESS)
@@ -163,9 +177,16 @@ def test_a_limit_on_cost_needs_a_price_unless_the_program_records(
     words = ("exec", "--dir", tmp_path / "r", *option)
     refused = in_process(*words, "--", "true")
     assert refused.code == 3
-    assert "has no price" in refused.err
+    assert "has no price: --price " in refused.err
     assert not (tmp_path / "r").exists()
     assert in_process(*words, "--records", "--", "true").code == 0
+
+
+def test_an_amount_alone_is_no_budget_and_the_error_shows_one_of_money(tmp_path: Path) -> None:
+    refused = in_process("exec", "--dir", tmp_path / "r", "--budget", "5 USD", "--", "true")
+    assert refused.code == 2
+    assert "got '5 USD'; expected a budget such as \"iso_cost=5 USD\"" in refused.err
+    assert not (tmp_path / "r").exists()
 
 
 def test_the_last_line_says_if_nothing_was_recorded_that_a_limit_counts(tmp_path: Path) -> None:

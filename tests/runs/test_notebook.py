@@ -82,6 +82,13 @@ def test_a_list_is_a_line_and_a_table_row_for_each_run(trained: Path) -> None:
     assert "<i>&" not in listed._repr_html_()
 
 
+def test_a_part_of_a_list_shows_itself_likewise(trained: Path) -> None:
+    part = list_runs(trained)[:1]
+    assert repr(part).splitlines()[0] == "<1 run>"
+    assert part._repr_html_().count("<tr>") == 2
+    assert part.left_out == 1
+
+
 def test_a_list_is_a_data_frame_with_all_figures(trained: Path) -> None:
     frame = list_runs(trained).to_pandas()
     assert list(frame["steps"]) == [5, 3]
@@ -92,6 +99,7 @@ def test_a_run_that_a_cell_left_open_is_a_line_and_a_report_and_says_how_to_clos
     tmp_path: Path,
 ) -> None:
     left = outlay.run("m", dir=tmp_path / "r", budget="iso_tokens=20")
+    assert repr(left).startswith("<Run m: running, no step, ")
     for _ in left.steps(range(3), tokens=10):
         pass
     assert repr(left).startswith("<Run m: tokens: 20 tok of 20 tok used, last step 1, ")

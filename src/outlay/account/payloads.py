@@ -393,6 +393,7 @@ class _JobAttempt:
         self._number, self._t_ns = Column(), Column()  # Of every step start.
         self._begun: dict[str, tuple[int, int]] = {}
         self._within: set[str] = set()
+        self._reinitialised = (0, 0)  # Begin and end of the last that ended.
         self._spans = self._loads = 0
         self._last_load_ns = -1
         self._records: list[Record] = [header]
@@ -470,7 +471,7 @@ class _JobAttempt:
         if span == DATA_LOADING and self._loads:
             self._begun[span] = (t_ns, _OVERLAPPED)
             return None
-        if span in _START_UP and names.ELASTIC_REINITIALIZATION in self._begun:
+        if span in _START_UP and self._is_reinitialised_at(t_ns):
             self._within.add(span)
             return None
         complaint = None
@@ -485,7 +486,7 @@ class _JobAttempt:
         if span in self._within:
             self._within.remove(span)
             self.last_sign_ns = max(self.last_sign_ns, t_ns)
-            return None
+            return self._add_rest(t_ns, span)
         if span not in self._begun:
             delivered_ns = self.seen_ns(place, steps) if self._loads else self.start_ns
             twice = span == DATA_LOADING and t_ns <= delivered_ns
@@ -495,6 +496,18 @@ class _JobAttempt:
         self._end_begun(t_ns, span)
         self._loads += span == DATA_LOADING
         return None
+
+    def _is_reinitialised_at(self, t_ns: int) -> bool:
+        """Whether ``t_ns`` lies in a reinitialisation that goes on, or in the last that ended."""
+        begin_ns, end_ns = self._reinitialised
+        return names.ELASTIC_REINITIALIZATION in self._begun or begin_ns <= t_ns < end_ns
+
+    def _add_rest(self, t_ns: int, span: str) -> str | None:
+        """Add what a span took after the reinitialisation in which it began."""
+        rest_ns = t_ns - self._reinitialised[1]
+        if names.ELASTIC_REINITIALIZATION in self._begun or rest_ns <= 0:
+            return None
+        return self.add_span(self._reinitialised[1], rest_ns, span)
 
     def seen_ns(self, place: int, steps: StepStarts) -> int:
         """Return the last sign of life before index ``place``, among ``steps`` not added yet."""
@@ -507,6 +520,7 @@ class _JobAttempt:
             number = self._record_begin(begin_ns, span, overlapped=True)
         self.add(SpanEnded(t_ns=t_ns, begun=number))
         if span == names.ELASTIC_REINITIALIZATION:  # What it contained goes on without it.
+            self._reinitialised = (begin_ns, t_ns)
             for inner in sorted(self._within):
                 self._begun[inner] = (t_ns, self._record_begin(t_ns, inner))
             self._within.clear()

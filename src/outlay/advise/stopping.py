@@ -32,7 +32,7 @@ from outlay.advise.recommendation import (
     least_saving,
 )
 from outlay.errors import InvalidValue
-from outlay.units.shown import amount_text
+from outlay.units.shown import amount_text, counted
 
 STATED_PROBABILITY = 0.05
 _UNTIL_TURNED_BACK = 0.2  # A curve that got worse for a short time often turns back.
@@ -299,7 +299,9 @@ def advise_epoch_count(
     if stretches is not None:
         if not stretches:
             return []
-        return [_without_stretches(values, stretches, epoch, is_staged=bool(stages))]
+        cut = _without_stretches(values, stretches, epoch, is_staged=bool(stages))
+        low, high = sorted(-value if negated else value for value in (min(values), max(values)))
+        return [replace(cut, evidence=[f"{count} values from {low:.4g} to {high:.4g}"])]
     if not _improves(values):
         return []
     asked = some_between(1, count)
@@ -361,7 +363,6 @@ def _without_stretches(
             f"{amount_text(found.estimated_savings, epoch.currency)}; what this one cost is spent."
         ),
         confidence=confidence_of(0.9, "estimated"),
-        evidence=[f"{count} values from {min(values):.4g} to {max(values):.4g}"],
         tolerance=tolerance,
     )
     return calibrated(found, "stages" if is_staged else stretches[0].kind)
@@ -443,13 +444,14 @@ def _worse_epochs(
 def _fewer_epochs(count: int, enough: _Enough, epoch: EpochPrice) -> OptimizationRecommendation:
     """Return what a saving and a trade have in common; the description is left empty."""
     left = count - enough.epochs
+    shorter = counted(enough.epochs * epoch.each, epoch.unit)
     found = OptimizationRecommendation(
         category="epochs",
-        title=f"Run {enough.epochs * epoch.each} {epoch.unit}s instead of {count * epoch.each}",
+        title=f"End after {shorter} instead of {count * epoch.each:,}",
         description="",
         estimated_savings=left * epoch.cost,
         estimated_time_saved=left * epoch.hours,
-        action=f"End the next training after {enough.epochs * epoch.each} {epoch.unit}s",
+        action=f"End the next training after {shorter}",
         # Wider by half an epoch: the curve between two epochs is not known.
         savings_low=(count - enough.high - 0.5) * epoch.cost,
         savings_high=(count - enough.low + 0.5) * epoch.cost,

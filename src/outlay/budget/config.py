@@ -20,8 +20,8 @@ VARIABLE: Final = "OUTLAY_BUDGET"
 _FLAGS = ("enabled", "allow_change", "pauses")
 _BLOCK_KEYS: Final = ("mode", "charge", *_FLAGS)
 _EXPECTED = (
-    'a budget such as outlay.iso_time("2h"), "iso_time=2h", a dict or JSON object with "mode" and '
-    "its limit, or the path of a YAML or JSON file"
+    'a budget such as "iso_cost=5 USD", "iso_time=2h" or outlay.iso_time("2h"), a dict or JSON '
+    'object with "mode" and its limit, or the path of a YAML or JSON file'
 )
 
 

@@ -19,6 +19,7 @@ from outlay.files import make_private, write_whole
 from outlay.ledger import EndStatus
 from outlay.record import Recorder, facts
 from outlay.units import Duration
+from outlay.units.shown import counted
 
 # ``budget.json``: the budget's state in the run's directory, replaced atomically
 
@@ -88,7 +89,7 @@ def _join_line(tracker: BudgetTracker, limits: list[str], *, ended: bool) -> str
         words.append(f"stopped by {reason.bound.dimension.label}")
     elif not ended and (forecast := tracker.forecast()) is not None:
         time_left = Duration(forecast.time_left_ns)
-        words.append(f"about {time_left} ({forecast.steps_left:,} steps) to go")
+        words.append(f"about {time_left} ({counted(forecast.steps_left, 'step')}) to go")
     return ", ".join(words)
 
 

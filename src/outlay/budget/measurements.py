@@ -193,7 +193,9 @@ def refuse_unpriced(
     currency = budget.currency
     key = cost_in(currency).key
     if price is None:
-        raise BudgetRefused(key, f"the run has no price: price='1.50 {currency}/h' or OUTLAY_PRICE")
+        stated = f'"1.50 {currency}/h"'
+        why = f"the run has no price: --price {stated}, outlay.run(price={stated}) or OUTLAY_PRICE"
+        raise BudgetRefused(key, why)
     between = "" if stopped is None else stopped.currency
     for found, says in (
         (paid_in, "has paid"),

@@ -214,14 +214,17 @@ class Supervisor:
     def _say_terms(self) -> None:
         terms, hold = self._terms, self._holder.hold
         most = f", at most {terms.most} = {terms.cost(terms.most.ns)}" if terms.most else ""
+        is_all_held = terms.most is not None and hold.amount >= terms.cost(terms.most.ns)
+        ahead = ", all of it held" if is_all_held else f"; worst overshoot {self._overshoot_text()}"
+        self._say(f"hold {hold.id}: {hold.amount} for {self._label} at {terms.rate}{most}{ahead}")
+
+    def _overshoot_text(self) -> str:
+        terms = self._terms
         offline = f"offline allowance {terms.allowance} + " if terms.allowance else ""
-        ahead = f"slice {terms.slice} + {offline}notice {terms.notice}"
+        parts = f"slice {terms.slice} + {offline}notice {terms.notice}"
         if terms.most and terms.overshoot() == terms.cost(terms.most.ns):
-            ahead = "all that it may cost"
-        self._say(
-            f"hold {hold.id}: {hold.amount} for {self._label} at {terms.rate}{most}; worst "
-            f"overshoot {terms.overshoot()} ({ahead})"
-        )
+            parts = "all that it may cost"
+        return f"{terms.overshoot()} ({parts})"
 
     def _make_keeper(self) -> ProcessSupervisor:
         self._mark = secrets.token_hex(8)

@@ -33,6 +33,8 @@ from outlay.record.lock import RankLock, claim_rank
 from outlay.record.recorder import NullWriter, Recorder, Writer
 
 BEAT_EVERY_NS = 15 * 10**9
+BY_BUDGET = "budget: "
+"""Begins the reason of an end that a budget brought about from outside of the program."""
 STARTS, PAUSES = "starts: ", "pauses: "
 WAITS, UNAVAILABLE, KEPT = "waits: ", "unavailable: ", "kept: "
 DECISIONS = (STARTS, PAUSES, WAITS, UNAVAILABLE, KEPT)

@@ -11,7 +11,7 @@ from typing import Final
 from outlay.clock import utc_text
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import GoodputSummary, PhaseRow
-from outlay.record.supervision import DECISIONS, PAUSES
+from outlay.record.supervision import BY_BUDGET, DECISIONS, PAUSES
 from outlay.report import run_sections
 from outlay.report.document import (
     Block,
@@ -75,7 +75,8 @@ def verdict(run: RunReading, setup: RunSetup = _NO_SETUP) -> str:
         got = "; no steps were recorded, so the productive share is unknown."
     else:
         got = f"; {summary.goodput:.1%} of the time was productive. {_loss(summary)}"
-    return f"{spent}{got}{_stop(run)}{_end(run, setup)}"
+    ended = _end(run, setup)
+    return f"{spent}{got}{_stop(run, ended)}{ended}"
 
 
 def _loss(summary: GoodputSummary) -> str:
@@ -109,16 +110,23 @@ def _end(run: RunReading, setup: RunSetup) -> str:
         pruned = setup.in_sweep if setup.in_sweep.startswith("pruned") else ""
         rest = f", and is not continued ({pruned})." if pruned else ", and can continue."
         return f" It paused at the end of its budget{rest}"
+    if run.budget is not None and end.reason.startswith(BY_BUDGET):
+        return ""  # Said with the budget.
     how = "failed" if end.status == "failed" else f"was {end.status}"
     return f" It {how}: {end.reason}." if end.reason else f" It {how}."
 
 
-def _stop(run: RunReading) -> str:
+def _stop(run: RunReading, ended: str) -> str:
+    """Return how a run stands with its budget, unless how it ended says so."""
     if run.budget is None:
         return ""
-    if run.budget.stop_reason is not None:
-        return f" Its budget stopped it: {run.budget.stop_reason}."
-    return " It is within its budget."
+    reason = run.budget.stop_reason
+    end = run.view.timeline.attempts[-1].end
+    if end is not None and end.reason.startswith(BY_BUDGET):
+        reason = end.reason.removeprefix(BY_BUDGET)  # With what was used up to the end.
+    if reason is None:
+        return " It is within its budget."
+    return "" if reason in ended else f" Its budget stopped it: {reason}."
 
 
 # The report

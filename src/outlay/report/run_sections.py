@@ -30,7 +30,7 @@ from outlay.report.drawing.charts import of_phase
 from outlay.report.html import Cell, amount
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import Grade, amount_text, graded, money_text, unit_cost_text
+from outlay.units.shown import Grade, amount_text, counted, graded, money_text, unit_cost_text
 
 MOST_ROWS = 20
 
@@ -173,7 +173,7 @@ def checkpoints(timeline: Timeline, summary: GoodputSummary) -> Iterator[Figure]
     if progress.last_step is None:
         return
     count = sum(len(attempt.checkpoints) for attempt in timeline.attempt_timelines)
-    yield Figure(f"committed{whole}", count, f"{count:,} checkpoints")
+    yield Figure(f"committed{whole}", count, counted(count, "checkpoint"))
     if count > 1 and (between := checkpoint_spacing(timeline)) is not None:
         text = f"{duration_text(between)} (median, without saves)"
         yield Figure(f"between two{whole}", between, text)

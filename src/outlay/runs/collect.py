@@ -71,8 +71,10 @@ class Collected:
 class RunList(Sequence[RunRow]):
     """Registered runs, the latest started first.
 
+    A part of it is such a list, too.
+
     Attributes:
-        left_out: How many more match than ``limit`` allows.
+        left_out: How many more match than ``limit``, or a part, allows.
         findings: Problems in the logs of these runs, and runs that could not be read.
     """
 
@@ -83,9 +85,12 @@ class RunList(Sequence[RunRow]):
     @overload
     def __getitem__(self, index: int) -> RunRow: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[RunRow, ...]: ...
-    def __getitem__(self, index: int | slice) -> RunRow | tuple[RunRow, ...]:
-        return self.rows[index]
+    def __getitem__(self, index: slice) -> RunList: ...
+    def __getitem__(self, index: int | slice) -> RunRow | RunList:
+        if not isinstance(index, slice):
+            return self.rows[index]
+        rows = self.rows[index]
+        return replace(self, rows=rows, left_out=self.left_out + len(self) - len(rows))
 
     def __len__(self) -> int:
         return len(self.rows)

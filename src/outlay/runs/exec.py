@@ -43,7 +43,7 @@ from outlay.proc.supervisor import CommandNotStarted, KeeperKilled, KeptEvent, P
 from outlay.record import Recorder
 from outlay.record.lock import RankLock
 from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
-from outlay.record.supervision import SupervisedRun, Supervision
+from outlay.record.supervision import BY_BUDGET, SupervisedRun, Supervision
 from outlay.runs.attempt_start import in_free_directory, start_shipping
 from outlay.runs.command_budget import BudgetUsedUp, CommandBudget, CommandTerms, settle_terms
 from outlay.runs.inbox import leave_notice
@@ -209,7 +209,7 @@ def execute(
         if job_end.reason:
             status, reason = "preempted", job_end.reason
         if budget is not None and budget.reason is not None:
-            status, reason, code = "terminated", f"budget: {budget.reason}", Refused.exit_code
+            status, reason, code = "terminated", f"{BY_BUDGET}{budget.reason}", Refused.exit_code
         log.end(status, reason, exit_code=shell_code(ended.returncode))
         if shipping is not None:
             shipping.finish()
@@ -460,7 +460,7 @@ def _record_through_keeper(
     processes.close()
     status, reason = outcome_of(ended.returncode)
     if budget is not None and budget.reason is not None:
-        status, reason = "terminated", f"budget: {budget.reason}"
+        status, reason = "terminated", f"{BY_BUDGET}{budget.reason}"
     recorder.close(status, reason, shell_code(ended.returncode))
 
 
@@ -484,7 +484,7 @@ def _record_by_polling(
             load.record()
     if budget is not None and budget.reason is not None:
         budget.finish(asked=True)
-        recorder.close("terminated", f"budget: {budget.reason}", None)
+        recorder.close("terminated", f"{BY_BUDGET}{budget.reason}", None)
     else:
         recorder.close("failed", UNKNOWN_END, None)
 

@@ -113,7 +113,8 @@ class Run:
     def __repr__(self) -> str:
         state = self._recorder.stop_reason or "running"
         state = "closed" if self._ended else state
-        return f"<Run {self.options.name}: {state}, last step {self.step_number}, {self.dir}>"
+        steps = "no step" if self.step_number < 0 else f"last step {self.step_number}"
+        return f"<Run {self.options.name}: {state}, {steps}, {self.dir}>"
 
     def _repr_html_(self) -> str:
         """Return the run's report up to now, for a notebook."""

@@ -134,7 +134,7 @@ def forecast_lines(found: ModelForecast) -> list[str]:
         return [f"{found.model_name}: {found.note}"]
     shown = interval(found.low, found.high, currency)
     total = amount(found.estimated_total, currency)
-    lines = [f"{found.planned_runs} runs of {found.model_name}: {total}{shown}"]
+    lines = [f"{counted(found.planned_runs, 'run')} of {found.model_name}: {total}{shown}"]
     if found.low is not None:
         lines.append(f"80 % interval, from {found.history} runs")
     if found.note:

@@ -38,7 +38,8 @@ class TrainingMetrics:
         gpu_count: GPUs of the whole run.
         total_cost: Overrides price times hours.
         throughput: Samples per second, if measured.
-        hours_used: Alias of ``total_duration_hours``; ``accuracy`` is one of ``test_accuracy``.
+        hours_used: ``total_duration_hours``, if that is 0; ``accuracy`` is an alias of
+            ``test_accuracy``.
         energy_wh: Watt-hours, if measured.
     """
 
@@ -71,6 +72,8 @@ class TrainingMetrics:
         self.accuracy = self.test_accuracy
         if self.hours_used is None:
             self.hours_used = self.total_duration_hours
+        elif not self.total_duration_hours:
+            self.total_duration_hours = self.hours_used
 
     @classmethod
     def from_run(

@@ -344,7 +344,7 @@ def _client() -> Any:
 def _project(given: str | None) -> str:
     chosen = given or project_id()
     if not chosen:
-        expected = f"a project: {NOTHING_SAYS} name one"
+        expected = f"project_id= or GOOGLE_CLOUD_PROJECT to name it: {NOTHING_SAYS}"
         raise InvalidValue("project_id", given, expected)
     return chosen
 

@@ -39,7 +39,7 @@ from outlay.report.drawing.charts import (
     time_unit,
 )
 from outlay.units.quantity import duration_text
-from outlay.units.shown import number_text
+from outlay.units.shown import counted, number_text
 
 # Colours are classes of the style sheet: the Okabe-Ito palette, which is colour-blind safe. Shapes
 # and labels repeat what the colours show.
@@ -388,7 +388,7 @@ def _intervals(chart: IntervalChart) -> str:
         spread = ""
         if row.ends is not None:
             spread = f" ({' to '.join(map(number_text, row.ends))})"
-        said = f"{row.label}: {number_text(row.mean)}{spread}, {len(row.values)} runs"
+        said = f"{row.label}: {number_text(row.mean)}{spread}, {counted(len(row.values), 'run')}"
         return _said(said, names[number] + line + dots + tick)
 
     body = "".join(drawn(number, row) for number, row in enumerate(chart.rows))
