@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from ledgers import START_NS, Segment, dollars, numbered
 from outlay.account.run import RunAccount
 from outlay.advise.advice_followed import advice_followed, followed_text
 from outlay.advise.batch_size import unmeasured
+from outlay.advise.curves import outlook
 from outlay.advise.recommendation import HELD, OptimizationRecommendation, of_kind
 from outlay.advise.run_advice import Circumstances, advise_run, evaluations_of
 from outlay.cost.run_cost import cost_of
@@ -183,16 +185,33 @@ def test_imports_get_no_advice_on_compilation() -> None:
     assert found[0].at_stake == pytest.approx(0.016)
 
 
+def _squared_error_near_zero() -> aw.Training:
+    """A live training, half of whose evaluations are done, with noise as large as its best loss."""
+    t = np.arange(20.0)
+    noise = 0.02 * np.random.default_rng(1).standard_normal(20)
+    return aw.Training(
+        step_s=np.full(400, 10.0), losses=np.abs(0.02 + np.exp(-0.4 * t) + noise), stop_after=200,
+        start_s=0.0,
+    )  # fmt: skip
+
+
 def test_a_squared_error_is_not_extrapolated_below_zero() -> None:
-    training = aw.Training(
-        step_s=np.full(300, 10.0), eval_every=10, losses=2.0 * np.power(0.7, np.arange(30.0))
-    )
-    view = aw.view(training)
-    found = evaluations_of(view)
+    training = _squared_error_near_zero()
+    best = float(training.losses.min())
+    found = evaluations_of(aw.view(training))
     assert found is not None
     assert found.bound == 0
-    texts = [each.quality_loss.replace("e-", "e") for each in advise_run(view)]
-    assert not any("-" in text for text in texts)
+    assert 0 < outlook(found.values, 20, bound=found.bound).gain <= best
+    assert outlook(found.values, 20).gain > best
+
+
+def test_no_more_is_said_to_be_given_up_than_lies_above_zero() -> None:
+    training = _squared_error_near_zero()
+    (said,) = advise_run(aw.view(training), Circumstances(total_evaluations=40))
+    assert said.title == "Undecided whether to stop this training"
+    stated = re.search(r"gives up ([\d.]+) then", said.description)
+    assert stated is not None
+    assert 0 < float(stated[1]) <= training.losses.min()
 
 
 def test_a_run_without_steps_spent_nothing_between_steps() -> None:
