@@ -300,8 +300,6 @@ def advise_epoch_count(
         if not stretches:
             return []
         return [_without_stretches(values, stretches, epoch, is_staged=bool(stages))]
-    if not _improves(values):
-        return []
     asked = some_between(1, count)
     draws = draw_curves(values, asked)
     curve = np.minimum(draws.curve, bound)
@@ -311,12 +309,19 @@ def advise_epoch_count(
     if float((gain > 0).mean()) < _SURE:
         return []
     shape = _Curves(asked, curve, best)
+    plateau = None if stages else level_from(values, curves_gain=shape.late_gain())
+    if plateau is None and not _improves(values):
+        return []
     found, most = [], count
     equal = None if still_improves(values) else shape.first_epoch(_EQUAL * typical)
     if equal is not None and count - equal.epochs >= _LEAST_PLATEAU * count:
         tolerance = max(_STATED * typical, float(np.median(draws.noise)))
         found.append(calibrated(_equal_epochs(count, equal, epoch, tolerance), "converged"))
         most = equal.epochs
+    elif plateau is not None:
+        since = shape.gain_since(plateau.first)
+        plateau = replace(plateau, tolerance=max(plateau.tolerance, since))
+        return [_without_stretches(values, [plateau], epoch, is_staged=False)]
     enough = shape.first_epoch((1 - keep) * gain)
     if enough is not None and most - enough.epochs >= _LEAST_TRADE * count:
         ends = shape.ends(enough.epochs, sign=-1 if negated else 1)
@@ -393,6 +398,20 @@ class _Curves:
         each = np.array(self.asked)[close.argmax(axis=1)]
         low, high = np.quantile(each, [1 - _SURE, _SURE])
         return _Enough(self.asked[sure[0]], float(low), float(high))
+
+    def gain_since(self, epochs: int) -> float:
+        """Return by how much a curve gets better after some epochs, at most."""
+        at = int(np.searchsorted(self.asked, epochs))
+        return float(np.quantile(self.best[:, 0] - self.curve[:, at], _SURE))
+
+    def late_gain(self) -> float:
+        """Return by how much the last quarter is better than the one before, at most."""
+        asked = np.array(self.asked)
+        quarter = asked[-1] // 4
+        last = asked > asked[-1] - quarter
+        before = ~last & (asked > asked[-1] - 2 * quarter)
+        better = self.curve[:, last].mean(axis=1) - self.curve[:, before].mean(axis=1)
+        return float(np.quantile(better, _SURE))
 
     def ends(self, epochs: int, *, sign: int) -> str:
         """Return the metric after some epochs and at its best, as text."""
