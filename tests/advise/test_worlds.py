@@ -113,23 +113,28 @@ def test_what_more_frequent_saves_would_have_brought_a_run_is_within_a_factor_of
     assert sum(close) >= 0.9 * len(close)
 
 
-def test_what_they_bring_on_average_over_other_failures_is_in_the_interval() -> None:
-    found = [aw.judge(each, seed, advise_run) for each in RARE_SAVES for seed in range(6)]
+def test_what_they_bring_on_average_over_other_failures_is_said_within_a_factor() -> None:
+    """The truth is the mean over this run's failures and those of other runs like it."""
+    found = [aw.judge(each, seed, advise_run) for each in RARE_SAVES for seed in range(8)]
+    assert len(found) >= 50
+    assert sum(each.is_close for each in found) >= 0.75 * len(found)
     assert sum(each.held for each in found) >= 0.75 * len(found)
 
 
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "name",
     [
         "0.05 of steps take 8 times as long",
         "compiles at each of 3 restarts, 0.2",
         "overfits from 0.4, 1.5 times t to the 1",
+        "converges, rate 0.5, noise 0.04",
         "converges, rate 0.8, noise 0.03",
         "2 stages of the learning rate, 0.6",
     ],
 )
-def test_what_was_missed_is_advised_within_a_factor_of_the_truth(name: str) -> None:
-    case = drawn(name)
+def test_what_was_missed_is_advised_within_a_factor_of_the_truth(name: str, seed: int) -> None:
+    case = drawn(name, seed)
     first = savings(case)[0]
     assert first.category == case.category
     assert case.title in first.title

@@ -86,6 +86,7 @@ def _lambert_w0(z: float) -> float:
 
 _LEAST_BURST = 3  # Fewer failures show no bursts.
 _BURST = 2.5
+_OWN_FAILURES = 0.5  # Weight of where failures came, beside where they come on average.
 
 # Without a failure in a time T, the mean time to failure is at least T / ln 20 with 95 %
 # probability, and T / ln 2 with 50 %.
@@ -133,6 +134,20 @@ class CheckpointHistory:
         half = (cycle - self.step) / 2
         repeated = sum(half if each >= cycle else each for each in self.uptimes)
         return self.price * (self.work / interval * save + repeated)
+
+    def usual_waste(self, interval: float, save: float) -> float:
+        """Return what saves and repeated work usually cost a run that fails as often.
+
+        Where in an interval failures came is chance, and the next run's come elsewhere. What
+        exponential failures with this run's mean uptime cost is therefore a part of the estimate.
+        """
+        if self.is_burst or len(self.uptimes) < 2:
+            return self.waste
+        mean, cycle = sum(self.uptimes) / len(self.uptimes), interval + save
+        since_save = mean - cycle / math.expm1(min(cycle / mean, _NEVER))
+        repeated = len(self.uptimes) * (since_save - self.step / 2)
+        at_random = self.price * (self.work / interval * save + repeated)
+        return _OWN_FAILURES * self.waste + (1 - _OWN_FAILURES) * at_random
 
     def spread(self, interval: float) -> float:
         """Return the standard deviation of what another interval saves.
@@ -249,7 +264,8 @@ def _of_history(
     tried = [best * 2 ** (step / 4) for step in range(-12, 13)] if history.uptimes else [best]
     tried = [each for each in tried if each >= history.step] or [history.step]
     best = min(tried, key=lambda interval: history.loss(interval, of.save))
-    saved = history.waste - history.loss(best, of.save)
+    usual = history.usual_waste(of.interval, of.save) - history.loss(best, of.save)
+    saved = min(usual, history.waste)
     whole = of.cost if of.whole is None else of.whole
     least = max(LEAST_SHARE * of.cost, least_saving(whole), _LEAST_OF_WASTE * history.waste)
     # What an interval costs on average, not by bad luck, must be worth a change.
@@ -267,8 +283,8 @@ def _of_history(
         category="checkpoint",
         title=f"Save a checkpoint every {best_text} of training instead of every {now_text}",
         description=(
-            f"Saves and repeated work cost {amount_text(history.waste, of.currency)}; with that "
-            f"interval they would have cost {amount_text(history.waste - saved, of.currency)}."
+            f"Saves and repeated work cost {amount_text(history.waste, of.currency)}. That "
+            f"interval saves {amount_text(saved, of.currency)} in a run that fails as often."
         ),
         estimated_savings=saved,
         confidence=confidence_of(0.95, "estimated"),
