@@ -10,17 +10,19 @@ import pytest
 
 import advice_worlds as aw
 from ledgers import START_NS, Segment, dollars, numbered
+from outlay import Budget, iso_tokens
 from outlay.account.run import RunAccount
 from outlay.advise.advice_followed import advice_followed, followed_text
 from outlay.advise.batch_size import unmeasured
 from outlay.advise.curves import outlook
 from outlay.advise.recommendation import HELD, OptimizationRecommendation, of_kind
 from outlay.advise.run_advice import Circumstances, advise_run, evaluations_of
+from outlay.advise.stopping import EpochPrice, recommend_early_stopping, undecided
 from outlay.cost.run_cost import cost_of
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, view_of
 from outlay.goodput.timeline import TimelineBuilder
-from outlay.ledger import Metric
+from outlay.ledger import BudgetEvent, Metric
 
 WORLDS = aw.worlds()
 SOME = [each for each in WORLDS if each.is_tuned_on][::4]
@@ -167,11 +169,97 @@ def test_a_learning_rate_that_may_fall_is_no_plateau() -> None:
     assert any("the learning rate may still fall" in each.description for each in found)
 
 
-def test_a_stop_states_how_often_it_is_wrong() -> None:
-    case = drawn("runs on a plateau, rate 0.8, 0.7 seen")
-    (stop,) = savings(case)
-    assert "That is wrong in" in stop.description
-    assert "% of cases" in stop.description
+EVALUATION = EpochPrice(hours=1.0, price_per_hour=1.0, unit="evaluation")
+
+
+def test_a_stop_states_how_often_it_is_wrong_and_what_is_lost_then() -> None:
+    t = np.arange(1.0, 12)
+    values = list(-(1 + 0.4 * t**-3) + 0.001 * np.random.default_rng(5).standard_normal(11))
+    ahead = outlook(values, 20, margin=0.001)
+    assert 0 < ahead.probability < 0.05
+    assert ahead.gain > 0.001
+    found = recommend_early_stopping(values, EVALUATION, total_epochs=31)
+    assert found is not None
+    assert found.description.endswith(
+        f"That is wrong in {ahead.probability:.1%} of cases; "
+        f"then {ahead.gain:.2g} of the metric is given up."
+    )
+
+
+def test_a_stop_of_a_live_run_states_what_is_lost_if_it_is_wrong() -> None:
+    (stop,) = savings(drawn("runs on a plateau, rate 0.8, 0.7 seen"))
+    stated = re.search(
+        r"That is wrong in ([\d.]+)% of cases; then (more than )?([\d.]+) of the metric",
+        stop.description,
+    )
+    assert stated is not None
+    assert 0 < float(stated[1]) < 5
+    assert 0 < float(stated[3]) < 0.01
+
+
+def test_a_stop_at_a_level_states_what_is_lost_if_it_is_wrong() -> None:
+    level = [0.5 + 1e-5 * (-1) ** n for n in range(20)]
+    found = recommend_early_stopping(level, EVALUATION, total_epochs=40)
+    assert found is not None
+    assert found.description.endswith(
+        "That is wrong in less than 5% of cases; then more than 0.001 of the metric is given up."
+    )
+
+
+def test_a_stop_counts_steps_and_not_the_values_that_are_means_of_them() -> None:
+    level = [0.5 + 1e-5 * (-1) ** n for n in range(20)]
+    found = recommend_early_stopping(
+        level, replace(EVALUATION, unit="step", each=10), total_epochs=40
+    )
+    assert found is not None
+    assert "Not running the 200 steps ahead saves 20.00 USD" in found.description
+    assert found.evidence[0].startswith("200 steps")
+
+
+def test_a_stop_next_to_the_bound_of_a_metric_loses_nothing() -> None:
+    level = [-0.0005 - 1e-5 * (-1) ** n for n in range(20)]
+    found = recommend_early_stopping(level, EVALUATION, total_epochs=40, bound=0.0)
+    assert found is not None
+    assert found.description.endswith("the metric cannot get better by 0.001.")
+
+
+def test_an_undecided_run_that_just_got_worse_states_what_is_lost() -> None:
+    t = np.arange(20.0)
+    values = list(-(0.5 + np.exp(-0.5 * t) + 0.02 * np.maximum(0, t - 12)))
+    found = undecided(values, EVALUATION, 40)
+    assert found is not None
+    assert found.description.endswith(
+        "it is wrong in 20% of cases, and gives up more than 0.001 then."
+    )
+
+
+def _with_tokens(budget: Budget | None, *, is_evaluated: bool) -> RunView:
+    """A live run whose noisy loss is logged at each step, or in every tenth one; 10 s a step."""
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    if budget is not None:
+        run.add(BudgetEvent(t_ns=run.now_ns, event="set", data=budget.document()))
+    g = np.random.default_rng(1)
+    for number in range(200):
+        run.step(10, tokens=100)
+        loss = 0.02 + np.exp(-0.02 * number) + 0.02 * g.standard_normal()
+        if not is_evaluated or number % 10 == 9:
+            name = "val_loss" if is_evaluated else "loss"
+            run.add(Metric(t_ns=run.now_ns, name=name, value=float(abs(loss))))
+    return _view_of(run, alive=True)
+
+
+@pytest.mark.parametrize("is_evaluated", [True, False])
+def test_a_live_run_with_a_budget_is_undecided_up_to_its_end(*, is_evaluated: bool) -> None:
+    """A budget of 400 steps, of which 200 are done; each costs 0.10 USD."""
+    view = _with_tokens(iso_tokens(40_000), is_evaluated=is_evaluated)
+    (said,) = advise_run(view)
+    assert said.title == "Undecided whether to stop this training"
+    assert said.at_stake == pytest.approx(20.0, rel=0.03)
+    assert "200 steps" in said.evidence[0] or "20 evaluations" in said.evidence[0]
+
+
+def test_without_a_budget_it_is_not_known_what_is_ahead() -> None:
+    assert advise_run(_with_tokens(None, is_evaluated=False)) == []
 
 
 def test_confidence_is_what_simulations_observed() -> None:
@@ -305,9 +393,9 @@ def test_one_stretch_of_bad_luck_is_no_reason_for_another_interval() -> None:
         assert [savings(drawn(name, seed)) for seed in range(6)] == [[]] * 6
 
 
-def _view_of(segment: Segment) -> RunView:
+def _view_of(segment: Segment, *, alive: bool = False) -> RunView:
     account = RunAccount()
     account.fold(segment.id, numbered(segment.records))
-    timeline = TimelineBuilder(account).build(segment.now_ns)
+    timeline = TimelineBuilder(account).build(segment.now_ns, alive=alive)
     assert timeline is not None
     return view_of(timeline, account)

@@ -123,7 +123,7 @@ def recommend_early_stopping(
         category="early_stopping",
         title="Stop this training now",
         description=(
-            f"{why.text}. Not running the {left} {epoch.unit}s ahead saves "
+            f"{why.text}. Not running the {left * epoch.each} {epoch.unit}s ahead saves "
             f"{amount_text(saved, epoch.currency)}. {why.doubt}"
         ),
         estimated_savings=saved,
@@ -136,8 +136,8 @@ def recommend_early_stopping(
         savings_low=saved if stated else epoch.cost,
         savings_high=saved,
         grade="estimated",
-        evidence=[f"{len(values)} {epoch.unit}s, {why.evidence}"],
-        assumptions=[] if stated else [f"{patience} more {epoch.unit}s would be run"],
+        evidence=[f"{len(values) * epoch.each} {epoch.unit}s, {why.evidence}"],
+        assumptions=[] if stated else [f"{left * epoch.each} more {epoch.unit}s would be run"],
         needed=[] if stated else [f"how many {epoch.unit}s will run in all (total_{epoch.unit}s=)"],
         currency=epoch.currency,
         tolerance=threshold,
@@ -167,19 +167,23 @@ def undecided(
     at_stake = left * epoch.cost
     if not STATED_PROBABILITY <= chance <= 1 - STATED_PROBABILITY or not at_stake:
         return None
-    reason = "the learning rate may still fall" if may_change else f"it is wrong in {chance:.0%}"
+    lost = _lost_text(seen.gain, threshold)
+    wrong = f"it is wrong in {chance:.0%} of cases, and gives up {lost} then"
+    reason = "the learning rate may still fall" if may_change else wrong
     return OptimizationRecommendation(
         category="early_stopping",
         title="Undecided whether to stop this training",
         description=(
-            f"Stopping now would save {amount_text(at_stake, epoch.currency)}, but {reason}"
-            + (f" of cases, and gives up {seen.gain:.2g} then." if not may_change else ".")
+            f"Stopping now would save {amount_text(at_stake, epoch.currency)}, but {reason}."
         ),
         estimated_savings=0.0,
         confidence=1.0,
         action="Look again after the next evaluations",
         grade="estimated",
-        evidence=[f"{len(values)} {epoch.unit}s, {FAMILIES} families of curves, {DRAWS} draws"],
+        evidence=[
+            f"{len(values) * epoch.each} {epoch.unit}s, {FAMILIES} families of curves, "
+            f"{DRAWS} draws"
+        ],
         currency=epoch.currency,
         kind="observation",
         at_stake=at_stake,
@@ -219,26 +223,46 @@ def _why_stop(
             doubt="",
             is_rule=True,
         )
+    room = bound - max(values)
     if is_level(values, left, threshold):
+        often = f"less than {STATED_PROBABILITY:.0%}"
         return _Reason(
             text=f"The values have been within {threshold:g} of each other for half of the time",
             evidence="level at the end",
             probability=STATED_PROBABILITY / 2,
-            doubt=f"That is wrong in less than {STATED_PROBABILITY:.0%} of cases.",
+            doubt=_doubt(often, 0.0, threshold, room),
         )
     if len(values) < LEAST_POINTS:
         return None
     seen = _chance(values, left, threshold, bound)
-    lost = f"; then {seen.gain:.2g} of the metric is given up" if seen.gain else ""
     return _Reason(
         text=(
-            f"The chance that the {left} ahead beat the best so far by {threshold:g} is "
+            f"The chance that what is ahead beats the best so far by {threshold:g} is "
             f"{seen.probability:.1%}"
         ),
         evidence=f"{FAMILIES} families of curves, {DRAWS} draws",
         probability=seen.probability,
-        doubt=f"That is wrong in {max(seen.probability, 0.001):.1%} of cases{lost}.",
+        doubt=_doubt(f"{max(seen.probability, 0.001):.1%}", seen.gain, threshold, room),
     )
+
+
+def _doubt(often: str, gain: float, threshold: float, room: float) -> str:
+    """Return how often it is wrong to stop, and what is lost then.
+
+    Args:
+        often: In how many cases.
+        gain: What is lost on average then; 0 if that is not known.
+        threshold: The least that counts as lost.
+        room: How much better the metric can get at most.
+    """
+    if room <= threshold:
+        return f"That cannot be wrong: the metric cannot get better by {threshold:g}."
+    lost = _lost_text(gain, threshold)
+    return f"That is wrong in {often} of cases; then {lost} of the metric is given up."
+
+
+def _lost_text(gain: float, threshold: float) -> str:
+    return f"{gain:.2g}" if gain else f"more than {threshold:g}"
 
 
 def _chance(values: Sequence[float], left: int, threshold: float, bound: float) -> Outlook:
