@@ -288,6 +288,46 @@ def _squared_error_near_zero() -> aw.Training:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("in_span", [False, True])
+def test_a_cache_is_advised_for_what_was_seen_to_compile(*, in_span: bool) -> None:
+    training = replace(
+        drawn("compiles at each of 3 restarts, 0.2").training, compiles_in_span=in_span
+    )
+    found, *_ = of_kind(advise_run(aw.view(training)), "saving")
+    phase, what = ("custom:compile", "what is compiled") if in_span else (
+        "program_startup", "what the first step compiles"
+    )  # fmt: skip
+    assert found.title.startswith(f"Win back {phase}")
+    assert found.action.startswith(f"Keep {what} in a cache")
+    solved = replace(training, compile_s=0.2 * training.compile_s)
+    assert found.estimated_savings == pytest.approx(training.cost - solved.cost, rel=0.1)
+
+
+def test_start_up_is_split_into_imports_and_the_slow_first_step() -> None:
+    """600 s before the first record, and a first step that takes 400 s longer than others."""
+    about = {"price": dollars(36), "run_id": "r", "process_start_ns": START_NS, "nodes": 1}
+    run = Segment(start=600, about=about).step(410)
+    for _ in range(100):
+        run.step(10)
+    view = _view_of(run.end())
+    saving, imports = advise_run(view)
+    assert amount(view, ph.PROGRAM_STARTUP) == pytest.approx(10.0)
+    assert saving.title.startswith("Win back program_startup")
+    assert saving.estimated_savings == pytest.approx(0.8 * 4.0, rel=0.01)
+    assert saving.savings_high is not None
+    assert saving.savings_high <= 4.0
+    assert (imports.category, imports.at_stake) == ("imports", pytest.approx(6.0))
+
+
+@pytest.mark.parametrize("phase", sorted({*ph.SPAN_PHASES, "custom:packing"}))
+def test_no_other_span_gets_advice_on_compilation(phase: str) -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"}).span(phase, 500)
+    for _ in range(50):
+        run.step(10)
+    for each in advise_run(_view_of(run.end())):
+        assert "compil" not in each.action + each.description
+
+
 def test_a_squared_error_is_not_extrapolated_below_zero() -> None:
     training = _squared_error_near_zero()
     best = float(training.losses.min())

@@ -49,6 +49,7 @@ class Training:
         uptimes: After how long the first attempts are killed; the last one is not.
         stop_after: Steps after which the log is read, while the training continues.
         is_logged_each_step: A noisy training loss is logged at each step, too.
+        compiles_in_span: It compiles in a span before the first step, not in that step.
     """
 
     step_s: Floats
@@ -60,6 +61,7 @@ class Training:
     start_s: float = 5.0
     compile_s: float = 0.0
     recompile_s: float | None = None
+    compiles_in_span: bool = False
     down_s: float = 30.0
     uptimes: tuple[float, ...] = ()
     price: float = 36.0
@@ -136,14 +138,16 @@ def _attempt(
     safe = first
     if log:
         log.attempt(now_s)
+    compile_s = of.compile_s if attempt == 0 or of.recompile_s is None else of.recompile_s
     begun = [(of.start_s, "accelerator_init")] if of.start_s else []
+    if of.compiles_in_span:
+        begun, compile_s = [*begun, (compile_s, "compile")], 0.0
     for seconds, name in begun:
         now_s += seconds
         if now_s > until:
             return now_s, safe, False
         if log:
             log.span(name, seconds)
-    compile_s = of.compile_s if attempt == 0 or of.recompile_s is None else of.recompile_s
     for number in range(first, last):
         own_s = float(of.step_s[number]) + (compile_s if number == first else 0.0)
         now_s += own_s + of.load_s

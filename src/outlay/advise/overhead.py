@@ -333,6 +333,9 @@ class Remedy:
     grade: Grade = "assumed"
 
 
+COMPILE = ph.phase_of_span("compile")
+"""The phase of a program that compiles in a span of this name, not in its first step."""
+
 REMEDIES: Mapping[str, Remedy] = {
     ph.DATA_LOADING: Remedy(
         0.87, 0.95, 1.0, "load data in more workers, prefetch and cache it", grade="estimated"
@@ -344,10 +347,11 @@ REMEDIES: Mapping[str, Remedy] = {
         0.45, 0.5, 0.55, "evaluate half as often, or on another machine", grade="estimated"
     ),
     ph.ACCELERATOR_INIT: Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
-    ph.TRAINING_PREP: Remedy(0.2, 0.7, 1.0, "prepare data and compile before renting"),
+    ph.TRAINING_PREP: Remedy(0.2, 0.7, 1.0, "prepare data before renting"),
     ph.PROGRAM_STARTUP: Remedy(
         0.68, 0.8, 0.91, "keep what the first step compiles in a cache between starts"
     ),
+    COMPILE: Remedy(0.68, 0.8, 0.91, "keep what is compiled in a cache between starts"),
     ph.WASTED_PROGRESS: Remedy(0.2, 0.5, 0.9, "save checkpoints more often, and on a signal"),
     ph.RECOVERY: Remedy(0.75, 0.82, 0.95, "restart automatically, and give back what is down"),
     ph.STALL: Remedy(
@@ -355,7 +359,9 @@ REMEDIES: Mapping[str, Remedy] = {
     ),
 }
 _CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")
-_OF_DISRUPTIONS = (ph.RECOVERY, ph.CHECKPOINT_RESTORE, ph.WASTED_PROGRESS, ph.PROGRAM_STARTUP)
+_OF_DISRUPTIONS = (
+    ph.RECOVERY, ph.CHECKPOINT_RESTORE, ph.WASTED_PROGRESS, ph.PROGRAM_STARTUP, COMPILE,
+)  # fmt: skip
 _LEAST_PHASE = 0.05  # Every training has phases below this share.
 _LEAST_SAVES = 0.07  # So has one that fails often, and saves as often as is best.
 
