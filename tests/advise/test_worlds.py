@@ -54,6 +54,25 @@ def test_both_halves_have_enough_worlds() -> None:
         assert sum(each.is_healthy for each in half) >= 10
     assert sum(not each.is_healthy for each in WORLDS) >= 50
     assert sum(each.is_healthy for each in WORLDS) >= 20
+    assert len({each.name for each in WORLDS}) == len(WORLDS)
+
+
+def test_each_kind_of_world_is_in_both_halves() -> None:
+    reported, tuned_on = (
+        {each.kind for each in WORLDS if each.is_tuned_on == is_tuned_on}
+        for is_tuned_on in (False, True)
+    )
+    assert {"stalls", "evaluates", "converges", "compiles in a span"} < reported
+    drawn_kinds = {each.kind for each in WORLDS if each.name.endswith(", a")}
+    assert len(drawn_kinds) >= 35
+    assert reported == drawn_kinds
+    assert reported <= tuned_on
+
+
+def test_worlds_that_were_reported_before_are_the_same() -> None:
+    """Their figures are drawn in an order that no later kind of world may change."""
+    training = drawn("gets better in a jump, 2", 1).training
+    assert training.cost == pytest.approx(90.1225375)
 
 
 @pytest.mark.parametrize("world", SOME, ids=lambda world: world.name)
