@@ -18,6 +18,7 @@ from outlay.advise.curves import outlook
 from outlay.advise.recommendation import HELD, OptimizationRecommendation, of_kind
 from outlay.advise.run_advice import Circumstances, advise_run, evaluations_of
 from outlay.advise.stopping import EpochPrice, recommend_early_stopping, undecided
+from outlay.advise.tiers import ComputeJob, Option, recommend_compute_tier
 from outlay.cost.run_cost import cost_of
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, view_of
@@ -81,15 +82,29 @@ def test_a_saving_is_at_most_the_waste_that_it_addresses(world: aw.AdviceWorld) 
     view = aw.view(case.training)
     for each in of_kind(advise_run(view, case.around), "saving"):
         whole = case.training.cost if each.category == "early_stopping" else amount(view)
-        most = {
-            "checkpoint": amount(view, ph.CHECKPOINT_SAVE, ph.WASTED_PROGRESS),
-            "badput": amount(view, each.cause) if each.cause else 0.0,
-        }.get(each.category, whole)
+        most = addressed(each, case, view)
         assert each.savings_low is not None
         assert each.savings_high is not None
         assert 0 < each.estimated_savings <= most * (1 + 1e-9)
         assert 0 <= each.savings_low < each.savings_high <= whole * (1 + 1e-6)
         assert each.savings_low <= each.estimated_savings <= each.savings_high
+
+
+def addressed(found: OptimizationRecommendation, case: aw.Case, view: RunView) -> float:
+    """Return the cost of what a saving is about: phases, evaluations not run, a dearer machine."""
+    if found.category == "checkpoint":
+        return amount(view, ph.CHECKPOINT_SAVE, ph.WASTED_PROGRESS)
+    if found.category == "badput":
+        return amount(view, found.cause)
+    if found.category == "early_stopping":
+        return case.training.cost - amount(view)
+    if found.category == "epochs":
+        fewer, count = map(int, re.findall(r"\d+", found.title))
+        return (1 - fewer / count) * amount(view)
+    assert found.category == "compute"
+    cheapest = min(float(each.price.amount) for each in case.around.offers)
+    # A cost is recorded in whole micro-units.
+    return (1 - cheapest / case.training.price) * amount(view) + 1e-6
 
 
 def test_a_burst_of_failures_after_a_long_clean_time_promises_no_more_than_it_cost() -> None:
@@ -284,6 +299,30 @@ def test_without_a_budget_it_is_not_known_what_is_ahead() -> None:
 def test_confidence_is_what_simulations_observed() -> None:
     (found,) = savings(drawn("evaluates for 0.15 of training"))
     assert (found.cause, found.confidence) == ("evaluation", HELD["evaluation"])
+
+
+def test_the_confidence_of_each_simulated_saving_is_from_the_same_table() -> None:
+    """A case of each world that may be tuned on, and one that curves alone find converged."""
+    cases = [each.case(0) for each in WORLDS if each.is_tuned_on and not each.is_healthy]
+    firsts = [found[0] for case in cases if (found := savings(case))]
+    firsts += savings(drawn("converges, rate 0.3", 1))[:1]
+    assert {each.cause for each in firsts} == set(HELD)
+    assert all(each.confidence == HELD[each.cause] for each in firsts)
+
+
+def test_a_move_to_what_was_not_simulated_has_no_confidence_of_simulations() -> None:
+    now = Option(name="now", price_per_hour=3, speed=1)
+    others = {
+        "the same": Option(name="b", price_per_hour=1, speed=1),
+        "faster": Option(name="b", price_per_hour=1, speed=2),
+        "spot": Option(name="b", price_per_hour=1, speed=1, mttf_hours=12),
+    }
+    causes = {
+        name: found.cause
+        for name, other in others.items()
+        if (found := recommend_compute_tier(now, [other], ComputeJob(work=10), least_saving=1))
+    }
+    assert causes == {"the same": "compute", "faster": "", "spot": ""}
 
 
 def test_imports_get_no_advice_on_compilation() -> None:

@@ -274,7 +274,7 @@ def _of_history(
     if saved < least or is_luck:
         return None
     # The interval is of one run: with bursts, the next one may have none.
-    off = history.spread(best) * (0.6 if history.is_burst else 0.75)
+    off = history.spread(best) * (0.5 if history.is_burst else 0.55)
     if saved < _LEAST_OF_SPREAD * history.spread(best):
         return None  # As likely by chance.
     now_text, best_text = (duration_text(round(s * 1e9)) for s in (of.interval, best))
@@ -403,7 +403,7 @@ def recommend_badput(
     saved, remedy = recoverable[worst], remedies[worst]
     # The standard deviation of a Poisson count is its root. Not all of its 1.28 for 80 %, because
     # the interval of the remedy is beside it.
-    spread = 0.8 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
+    spread = 0.6 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
     found = OptimizationRecommendation(
         category="badput",
         title=f"Win back {worst}: {costs[worst] / total:.1%} of the cost",
