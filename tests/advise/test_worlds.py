@@ -374,7 +374,8 @@ def test_start_up_is_split_into_imports_and_the_slow_first_step() -> None:
     assert saving.estimated_savings == pytest.approx(0.8 * 4.0, rel=0.01)
     assert saving.savings_high is not None
     assert saving.savings_high <= 4.0
-    assert (imports.category, imports.at_stake) == ("imports", pytest.approx(6.0))
+    assert imports.category == "imports"
+    assert imports.at_stake == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize("phase", sorted({*ph.SPAN_PHASES, "custom:packing"}))
