@@ -399,13 +399,31 @@ def test_advice_on_a_run_has_its_evidence(runs: Path) -> None:
     assert found["badput"]["savings_low"] < found["badput"]["savings_high"]
 
 
-def test_advice_leads_with_at_most_three_lines(runs: Path) -> None:
+def test_advice_leads_with_at_most_three_lines(tmp_path: Path) -> None:
+    """Waits for data, slow imports, time between steps, 40 passes, a low MFU, cheaper offers."""
+    about = {"price": dollars(3.6), "gpu": "H100", "run_id": "r", "process_start_ns": START_NS}
+    run = Segment(start=600, about=about)
+    for _ in range(10):
+        run.step(300, wait=60).after(60)
+    for name, value in {"epochs": 40.0, "mfu": 0.05}.items():
+        run.add(Metric(t_ns=run.now_ns, name=name, value=value))
+    run.end().write(tmp_path)
     outlay("prices", "set", "H100", "1.20 USD/h")
-    lines = outlay("advise", runs / "a").out.splitlines()
-    said = [line for line in lines if "confidence" in line or "Nothing" in line]
-    assert 1 <= len(said) <= 3
-    assert not any("Evidence:" in line for line in lines)
-    assert any("--why" in line for line in lines)
+    short, found = both("advise", tmp_path)
+    ordered = [
+        each["title"]
+        for kind in ("recommendations", "trades", "observations")
+        for each in found.json[kind]
+    ]
+    assert len(ordered) >= 5
+    lines = short.out.splitlines()
+    said = [line for line in lines if "confidence" in line]
+    assert len(said) == 3
+    assert all(line.startswith(title) for line, title in zip(said, ordered[:3], strict=True))
+    assert not any(title in short.out for title in ordered[3:])
+    assert "Evidence:" not in short.out
+    assert "--why" in lines[-1]
+    assert all(title in outlay("advise", tmp_path, "--why").out for title in ordered)
 
 
 @pytest.mark.usefixtures("runs")

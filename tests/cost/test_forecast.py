@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cost_histories import COST_WORLDS, KNOWN, PLANNED
 from ledgers import START_NS, Segment, dollars
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.analyzer import CostAnalyzer
@@ -117,6 +119,48 @@ def test_intervals_of_thin_histories_have_their_coverage_in_most_worlds(
             held += found.low <= future <= found.high
     assert given >= 0.7 * TRIALS
     assert 0.70 <= held / given <= 0.90
+
+
+@functools.cache
+def outcomes(kind: str, known: int) -> list[bool | None]:
+    """Return for each tuned history whether its interval holds; None if there is none."""
+    found = list[bool | None]()
+    for world in COST_WORLDS:
+        seeds = [each for each in range(40) if world.kind == kind and world.is_tuned_on(each)]
+        for seed, planned in itertools.product(seeds, PLANNED):
+            history, truth = world.costs(seed, known, planned)
+            each = forecast_runs(history, planned)
+            assert each is not None
+            if each.low is None or each.high is None:
+                found.append(None)
+            else:
+                found.append(each.low <= truth <= each.high)
+    return found
+
+
+def coverage(found: Sequence[bool | None]) -> float:
+    """Return the share of intervals that hold."""
+    held = [each for each in found if each is not None]
+    return sum(held) / len(held)
+
+
+KINDS = ["independent", "trending", "changed", "seasonal", "correlated", "crashing"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_of_each_kind_of_history_have_their_coverage(kind: str) -> None:
+    """Also where costs are alike from run to run, repeat, or have changed their level."""
+    assert {world.kind for world in COST_WORLDS} == set(KINDS)
+    found = [each for known in KNOWN for each in outcomes(kind, known)]
+    assert found.count(None) <= (0.1 if kind == "independent" else 0.5) * len(found)
+    assert 0.70 <= coverage(found) <= 0.92
+
+
+@pytest.mark.parametrize(("kind", "known"), list(itertools.product(KINDS, KNOWN)))
+def test_intervals_hold_with_each_number_of_runs(kind: str, known: int) -> None:
+    """With few runs of two levels, an interval that includes both nearly always holds."""
+    may_be_wide = kind == "changed" and known < THIN
+    assert 0.65 <= coverage(outcomes(kind, known)) <= (1.0 if may_be_wide else 0.95)
 
 
 def test_a_trend_is_extrapolated_with_a_note() -> None:

@@ -7,9 +7,9 @@ of the log and of a few other runs. None of outlay's arithmetic is used. How muc
 remedy leaves is drawn: 0 to 20 % of waits for data, 5 to 40 % of compilation, 2 to 40 % of down
 time, 2 to 30 % of saves, 0 to 30 % of stalls.
 
-There are two generations of worlds. Anything may be tuned on the first: a half of it was reported
-once, and then acted upon. Of the second, whose figures are drawn and which has kinds of its own,
-anything may be tuned on one half, by a hash of the names; the other one is only reported.
+There are three generations of worlds. Anything may be tuned on the first two, a half of which was
+reported before. Of the third, whose figures are drawn anew, anything may be tuned on one half of
+the worlds of each kind, by a hash of the names; the other one is only reported.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Training:
         uptimes: After how long the first attempts are killed; the last one is not.
         stop_after: Steps after which the log is read, while the training continues.
         is_logged_each_step: A noisy training loss is logged at each step, too.
+        compiles_in_span: It compiles in a span before the first step, not in that step.
     """
 
     step_s: Floats
@@ -60,6 +61,7 @@ class Training:
     start_s: float = 5.0
     compile_s: float = 0.0
     recompile_s: float | None = None
+    compiles_in_span: bool = False
     down_s: float = 30.0
     uptimes: tuple[float, ...] = ()
     price: float = 36.0
@@ -136,14 +138,16 @@ def _attempt(
     safe = first
     if log:
         log.attempt(now_s)
+    compile_s = of.compile_s if attempt == 0 or of.recompile_s is None else of.recompile_s
     begun = [(of.start_s, "accelerator_init")] if of.start_s else []
+    if of.compiles_in_span:
+        begun, compile_s = [*begun, (compile_s, "compile")], 0.0
     for seconds, name in begun:
         now_s += seconds
         if now_s > until:
             return now_s, safe, False
         if log:
             log.span(name, seconds)
-    compile_s = of.compile_s if attempt == 0 or of.recompile_s is None else of.recompile_s
     for number in range(first, last):
         own_s = float(of.step_s[number]) + (compile_s if number == first else 0.0)
         now_s += own_s + of.load_s
@@ -224,18 +228,17 @@ Draw = Callable[[np.random.Generator, Floats], Floats]
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceWorld:
-    """A kind of training, of which each seed draws another case."""
+    """A training with given figures, of which each seed draws another case.
+
+    Attributes:
+        is_tuned_on: Whether anything may be tuned on it; else it is only reported.
+    """
 
     name: str
+    kind: str
     draw: Callable[[np.random.Generator], Case]
     is_healthy: bool = False
-    is_first: bool = False
-
-    @property
-    def is_tuned_on(self) -> bool:
-        """Whether anything may be tuned on it; else it is only reported."""
-        text = f"second generation {self.name}"
-        return self.is_first or hashlib.sha256(text.encode()).digest()[0] % 2 == 0
+    is_tuned_on: bool = True
 
     def case(self, seed: int) -> Case:
         """Return the case of one seed."""
@@ -417,6 +420,16 @@ def _compiles(restarts: int, share: float, g: np.random.Generator) -> Case:
         category="badput",
         title="program_startup",
         failures=others,
+    )
+
+
+def _compiles_in_span(restarts: int, share: float, g: np.random.Generator) -> Case:
+    case = _compiles(restarts, share, g)
+    return replace(
+        case,
+        training=replace(case.training, compiles_in_span=True),
+        solved=tuple(replace(each, compiles_in_span=True) for each in case.solved),
+        title="custom:compile",
     )
 
 
@@ -658,7 +671,9 @@ def _logs_each_step(g: np.random.Generator) -> Case:
 def worlds(trace: Path | None = None) -> list[AdviceWorld]:
     """Return all worlds; failures of some are drawn from a trace of faults."""
     traced = partial(_traced, trace_gaps(trace))
-    return [*_first_worlds(traced), *_second_worlds(traced)]
+    second = _kinds(np.random.default_rng(20261119), traced)
+    third = _kinds(np.random.default_rng(20261120), traced)
+    return [*_first_worlds(traced), *_second_worlds(second), *_third_worlds(third)]
 
 
 Uptimes = Callable[[np.random.Generator, int, float], tuple[float, ...]]
@@ -757,19 +772,61 @@ def _first_worlds(traced: Uptimes) -> list[AdviceWorld]:
         "logs its loss at each step": _logs_each_step,
     }
     return [
-        AdviceWorld(name=name, draw=draw, is_healthy=is_healthy, is_first=True)
+        AdviceWorld(name=name, kind=name.partition(",")[0], draw=draw, is_healthy=is_healthy)
         for is_healthy, each in ((False, problems), (True, healthy))
         for name, draw in each.items()
     ]
 
 
-# The second generation: figures are drawn, once for each world, from a little more than the range
-# of the first.
+# The second generation and the third: figures are drawn, once for each world, from a little more
+# than the range of the first.
 
 
-def _second_worlds(traced: Uptimes) -> list[AdviceWorld]:
-    g = np.random.default_rng(20261119)
+@dataclass(frozen=True, kw_only=True)
+class WorldKind:
+    """A kind of world, of which there are several with different figures."""
 
+    name: str
+    is_healthy: bool
+    drawers: Sequence[Drawer]
+
+
+def _second_worlds(kinds: Sequence[WorldKind]) -> list[AdviceWorld]:
+    return [
+        AdviceWorld(
+            name=f"{kind.name}, {number}", kind=kind.name, draw=draw, is_healthy=kind.is_healthy
+        )
+        for kind in kinds
+        for number, draw in enumerate(kind.drawers, 1)
+    ]
+
+
+def _third_worlds(kinds: Sequence[WorldKind]) -> list[AdviceWorld]:
+    """Return worlds of which at least one of each kind is only reported, and one is tuned on."""
+    g = np.random.default_rng(20261121)
+    spans = [
+        partial(_compiles_in_span, int(g.integers(0, 11)), float(g.uniform(0.15, 0.5)))
+        for _ in range(4)
+    ]
+    kinds = [*kinds, WorldKind(name="compiles in a span", is_healthy=False, drawers=spans)]
+    found = []
+    for kind in kinds:
+        # A kind without figures has as many worlds as it needs.
+        drawers = kind.drawers if len(kind.drawers) > 1 else [*kind.drawers, *kind.drawers]
+        names = [f"{kind.name}, {letter}" for letter, _ in zip("abcdefgh", drawers, strict=False)]
+        by_hash = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+        tuned_on = by_hash[: len(names) // 2]
+        found += [
+            AdviceWorld(
+                name=name, kind=kind.name, draw=draw, is_healthy=kind.is_healthy,
+                is_tuned_on=name in tuned_on,
+            )
+            for name, draw in zip(names, drawers, strict=True)
+        ]  # fmt: skip
+    return found
+
+
+def _kinds(g: np.random.Generator, traced: Uptimes) -> list[WorldKind]:
     def some(low: float, high: float) -> float:
         return round(float(g.uniform(low, high)), 3)
 
@@ -851,10 +908,9 @@ def _second_worlds(traced: Uptimes) -> list[AdviceWorld]:
         ("gets better in a jump", 2, lambda: partial(_jumps, some(0.6, 0.85))),
     ]  # fmt: skip
     return [
-        AdviceWorld(name=f"{name}, {number}", draw=make(), is_healthy=is_healthy)
+        WorldKind(name=name, is_healthy=is_healthy, drawers=[make() for _ in range(many)])
         for is_healthy, each in ((False, problems), (True, healthy))
         for name, many, make in each
-        for number in range(1, many + 1)
     ]
 
 

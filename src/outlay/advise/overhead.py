@@ -86,6 +86,7 @@ def _lambert_w0(z: float) -> float:
 
 _LEAST_BURST = 3  # Fewer failures show no bursts.
 _BURST = 2.5
+_OWN_FAILURES = 0.5  # Weight of where failures came, beside where they come on average.
 
 # Without a failure in a time T, the mean time to failure is at least T / ln 20 with 95 %
 # probability, and T / ln 2 with 50 %.
@@ -133,6 +134,20 @@ class CheckpointHistory:
         half = (cycle - self.step) / 2
         repeated = sum(half if each >= cycle else each for each in self.uptimes)
         return self.price * (self.work / interval * save + repeated)
+
+    def usual_waste(self, interval: float, save: float) -> float:
+        """Return what saves and repeated work usually cost a run that fails as often.
+
+        Where in an interval failures came is chance, and the next run's come elsewhere. What
+        exponential failures with this run's mean uptime cost is therefore a part of the estimate.
+        """
+        if self.is_burst or len(self.uptimes) < 2:
+            return self.waste
+        mean, cycle = sum(self.uptimes) / len(self.uptimes), interval + save
+        since_save = mean - cycle / math.expm1(min(cycle / mean, _NEVER))
+        repeated = len(self.uptimes) * (since_save - self.step / 2)
+        at_random = self.price * (self.work / interval * save + repeated)
+        return _OWN_FAILURES * self.waste + (1 - _OWN_FAILURES) * at_random
 
     def spread(self, interval: float) -> float:
         """Return the standard deviation of what another interval saves.
@@ -249,7 +264,8 @@ def _of_history(
     tried = [best * 2 ** (step / 4) for step in range(-12, 13)] if history.uptimes else [best]
     tried = [each for each in tried if each >= history.step] or [history.step]
     best = min(tried, key=lambda interval: history.loss(interval, of.save))
-    saved = history.waste - history.loss(best, of.save)
+    usual = history.usual_waste(of.interval, of.save) - history.loss(best, of.save)
+    saved = min(usual, history.waste)
     whole = of.cost if of.whole is None else of.whole
     least = max(LEAST_SHARE * of.cost, least_saving(whole), _LEAST_OF_WASTE * history.waste)
     # What an interval costs on average, not by bad luck, must be worth a change.
@@ -258,7 +274,7 @@ def _of_history(
     if saved < least or is_luck:
         return None
     # The interval is of one run: with bursts, the next one may have none.
-    off = history.spread(best) * (0.6 if history.is_burst else 0.75)
+    off = history.spread(best) * (0.5 if history.is_burst else 0.55)
     if saved < _LEAST_OF_SPREAD * history.spread(best):
         return None  # As likely by chance.
     now_text, best_text = (duration_text(round(s * 1e9)) for s in (of.interval, best))
@@ -267,8 +283,8 @@ def _of_history(
         category="checkpoint",
         title=f"Save a checkpoint every {best_text} of training instead of every {now_text}",
         description=(
-            f"Saves and repeated work cost {amount_text(history.waste, of.currency)}; with that "
-            f"interval they would have cost {amount_text(history.waste - saved, of.currency)}."
+            f"Saves and repeated work cost {amount_text(history.waste, of.currency)}. That "
+            f"interval saves {amount_text(saved, of.currency)} in a run that fails as often."
         ),
         estimated_savings=saved,
         confidence=confidence_of(0.95, "estimated"),
@@ -317,6 +333,9 @@ class Remedy:
     grade: Grade = "assumed"
 
 
+COMPILE = ph.phase_of_span("compile")
+"""The phase of a program that compiles in a span of this name, not in its first step."""
+
 REMEDIES: Mapping[str, Remedy] = {
     ph.DATA_LOADING: Remedy(
         0.87, 0.95, 1.0, "load data in more workers, prefetch and cache it", grade="estimated"
@@ -328,10 +347,11 @@ REMEDIES: Mapping[str, Remedy] = {
         0.45, 0.5, 0.55, "evaluate half as often, or on another machine", grade="estimated"
     ),
     ph.ACCELERATOR_INIT: Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
-    ph.TRAINING_PREP: Remedy(0.2, 0.7, 1.0, "prepare data and compile before renting"),
+    ph.TRAINING_PREP: Remedy(0.2, 0.7, 1.0, "prepare data before renting"),
     ph.PROGRAM_STARTUP: Remedy(
         0.68, 0.8, 0.91, "keep what the first step compiles in a cache between starts"
     ),
+    COMPILE: Remedy(0.68, 0.8, 0.91, "keep what is compiled in a cache between starts"),
     ph.WASTED_PROGRESS: Remedy(0.2, 0.5, 0.9, "save checkpoints more often, and on a signal"),
     ph.RECOVERY: Remedy(0.75, 0.82, 0.95, "restart automatically, and give back what is down"),
     ph.STALL: Remedy(
@@ -339,7 +359,9 @@ REMEDIES: Mapping[str, Remedy] = {
     ),
 }
 _CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")
-_OF_DISRUPTIONS = (ph.RECOVERY, ph.CHECKPOINT_RESTORE, ph.WASTED_PROGRESS, ph.PROGRAM_STARTUP)
+_OF_DISRUPTIONS = (
+    ph.RECOVERY, ph.CHECKPOINT_RESTORE, ph.WASTED_PROGRESS, ph.PROGRAM_STARTUP, COMPILE,
+)  # fmt: skip
 _LEAST_PHASE = 0.05  # Every training has phases below this share.
 _LEAST_SAVES = 0.07  # So has one that fails often, and saves as often as is best.
 
@@ -381,7 +403,7 @@ def recommend_badput(
     saved, remedy = recoverable[worst], remedies[worst]
     # The standard deviation of a Poisson count is its root. Not all of its 1.28 for 80 %, because
     # the interval of the remedy is beside it.
-    spread = 0.8 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
+    spread = 0.6 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
     found = OptimizationRecommendation(
         category="badput",
         title=f"Win back {worst}: {costs[worst] / total:.1%} of the cost",

@@ -19,7 +19,8 @@ _LEAST = 8  # With fewer values nothing is concluded from their noise.
 _LEAST_STRETCH = 0.1  # Of the values; a shorter stretch is not worth a change.
 _EQUAL = 0.001  # Of the gain: as good as the best.
 _MAY_IMPROVE = 0.03  # Of the gain: what may be hidden by noise in a plateau.
-_CLEAR, _CLEAR_IN_STAGE = 1.64, 2.6  # Standard errors of a clear improvement.
+_CURVES_MAY = 0.02  # The same, by curves.
+_CLEAR, _CLEAR_IF_EXPECTED = 1.64, 2.6  # Standard errors of a clear improvement.
 _SMALL = 5e-4  # Of the gain: below it, a difference is none.
 
 
@@ -74,29 +75,43 @@ def turn_of(values: Sequence[float]) -> Stretch | None:
 
 
 def level_from(
-    values: Sequence[float], offset: int = 0, whole_gain: float = 0.0, *, is_stage: bool = False
+    values: Sequence[float],
+    offset: int = 0,
+    whole_gain: float = 0.0,
+    *,
+    is_stage: bool = False,
+    curves_gain: float | None = None,
 ) -> Stretch | None:
     """Return the plateau at the end of some values, if noise allows to see one.
 
     The last quarter must not be better than the one before, and what noise hides of an improvement
     must be small beside what was gained, here or in the whole training. That stages of a learning
     rate get level is expected: more must speak against it.
+
+    Args:
+        values: Higher is better.
+        offset: The number of values before them.
+        whole_gain: What was gained in the whole training.
+        is_stage: They are of a stage of the learning rate.
+        curves_gain: By how much the last quarter is better at most, by curves through all values;
+            they say more than two quarters do where noise hides much.
     """
     y = np.array(values, dtype=np.float64)
     count = len(y)
     if count < _LEAST:
         return None
     noise, quarter = noise_of(y), count // 4
-    clear = _CLEAR_IN_STAGE if is_stage else _CLEAR
+    is_expected = is_stage or curves_gain is not None
+    clear = _CLEAR_IF_EXPECTED if is_expected else _CLEAR
     level = float(y[-2 * quarter :].mean())
     gain = level - float(y[0])
     better = float(y[-quarter:].mean() - y[-2 * quarter : -quarter].mean())
     error = noise * math.sqrt(2 / quarter)
-    hidden = max(better, 0.0) + 1.28 * error
+    hidden = max(better, 0.0) + 1.28 * error if curves_gain is None else curves_gain
     if (
         gain <= 0
         or better > max(clear * error, _SMALL * gain)
-        or hidden > _MAY_IMPROVE * max(gain, whole_gain)
+        or hidden > (_MAY_IMPROVE if curves_gain is None else _CURVES_MAY) * max(gain, whole_gain)
     ):
         return None
     within = max(_EQUAL * gain, 0.1 * noise)
@@ -113,9 +128,9 @@ def level_from(
         first=offset + first,
         end=offset + count,
         # How long the last bit of an exponential takes, where noise hides it.
-        spread=0.2 + 0.02 * first,
+        spread=0.2 + 0.02 * first + min(1.0, 50 * noise / gain) * (0.4 + 0.02 * first),
         # What may have been gained unseen since.
-        tolerance=max(0.005 * gain, noise, better + 3 * error),
+        tolerance=max(0.005 * gain, noise, better + 4 * error),
     )
 
 

@@ -35,6 +35,7 @@ from outlay.advise.tiers import (
     options_of,
     recommend_compute_tier,
 )
+from outlay.budget.report import budget_report
 from outlay.cost.run_cost import ACCURACY, LEARNING_RATE, LOSS, RunCost, cost_of, last_reported
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
@@ -66,7 +67,8 @@ class Circumstances:
     Attributes:
         offers: Machines that could be rented instead.
         speeds: Speed of this training on other GPUs, relative to the current one.
-        total_evaluations: How many evaluations the run will do in total.
+        total_evaluations: How many evaluations the run will do in total; default: those until its
+            budget stops it, if it has one.
         spot_mttf_hours: Mean time until a spot machine is preempted.
         deadline_hours: The longest that a run like this one may take.
     """
@@ -159,7 +161,7 @@ def _stopping(
             return []  # A shorter training has another schedule.
         stages = schedule if isinstance(schedule, list) else ()
         return advise_epoch_count(values, epoch, negated=found.negated, bound=bound, stages=stages)
-    total = around.total_evaluations if found.each == 1 else None
+    total = _values_in_all(view, found, around, hours)
     may_change = schedule is not None
     stop = recommend_early_stopping(
         values, epoch, total_epochs=total, bound=bound, may_change=may_change
@@ -167,6 +169,20 @@ def _stopping(
     if stop is None and total is not None:
         stop = undecided(values, epoch, total, bound=bound, may_change=may_change)
     return [] if stop is None else [stop]
+
+
+def _values_in_all(
+    view: RunView, found: Evaluations, around: Circumstances, hours: float
+) -> int | None:
+    """Return how many values a live run will have: as stated, or until its budget stops it."""
+    if around.total_evaluations is not None and found.each == 1:
+        return around.total_evaluations
+    report = budget_report(view)
+    ahead = None if report is None else report.forecast
+    if ahead is None or hours <= 0:
+        return None
+    left_ns = view.timeline.end_ns + ahead.time_left_ns - found.t_ns[-1]
+    return len(found.values) + int(left_ns / NS_PER_HOUR / hours)
 
 
 _SAYS_SO = ("val", "eval", "test")

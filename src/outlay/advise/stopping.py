@@ -123,7 +123,7 @@ def recommend_early_stopping(
         category="early_stopping",
         title="Stop this training now",
         description=(
-            f"{why.text}. Not running the {left} {epoch.unit}s ahead saves "
+            f"{why.text}. Not running the {left * epoch.each} {epoch.unit}s ahead saves "
             f"{amount_text(saved, epoch.currency)}. {why.doubt}"
         ),
         estimated_savings=saved,
@@ -136,8 +136,8 @@ def recommend_early_stopping(
         savings_low=saved if stated else epoch.cost,
         savings_high=saved,
         grade="estimated",
-        evidence=[f"{len(values)} {epoch.unit}s, {why.evidence}"],
-        assumptions=[] if stated else [f"{patience} more {epoch.unit}s would be run"],
+        evidence=[f"{len(values) * epoch.each} {epoch.unit}s, {why.evidence}"],
+        assumptions=[] if stated else [f"{left * epoch.each} more {epoch.unit}s would be run"],
         needed=[] if stated else [f"how many {epoch.unit}s will run in all (total_{epoch.unit}s=)"],
         currency=epoch.currency,
         tolerance=threshold,
@@ -167,19 +167,23 @@ def undecided(
     at_stake = left * epoch.cost
     if not STATED_PROBABILITY <= chance <= 1 - STATED_PROBABILITY or not at_stake:
         return None
-    reason = "the learning rate may still fall" if may_change else f"it is wrong in {chance:.0%}"
+    lost = _lost_text(seen.gain, threshold)
+    wrong = f"it is wrong in {chance:.0%} of cases, and gives up {lost} then"
+    reason = "the learning rate may still fall" if may_change else wrong
     return OptimizationRecommendation(
         category="early_stopping",
         title="Undecided whether to stop this training",
         description=(
-            f"Stopping now would save {amount_text(at_stake, epoch.currency)}, but {reason}"
-            + (f" of cases, and gives up {seen.gain:.2g} then." if not may_change else ".")
+            f"Stopping now would save {amount_text(at_stake, epoch.currency)}, but {reason}."
         ),
         estimated_savings=0.0,
         confidence=1.0,
         action="Look again after the next evaluations",
         grade="estimated",
-        evidence=[f"{len(values)} {epoch.unit}s, {FAMILIES} families of curves, {DRAWS} draws"],
+        evidence=[
+            f"{len(values) * epoch.each} {epoch.unit}s, {FAMILIES} families of curves, "
+            f"{DRAWS} draws"
+        ],
         currency=epoch.currency,
         kind="observation",
         at_stake=at_stake,
@@ -219,26 +223,46 @@ def _why_stop(
             doubt="",
             is_rule=True,
         )
+    room = bound - max(values)
     if is_level(values, left, threshold):
+        often = f"less than {STATED_PROBABILITY:.0%}"
         return _Reason(
             text=f"The values have been within {threshold:g} of each other for half of the time",
             evidence="level at the end",
             probability=STATED_PROBABILITY / 2,
-            doubt=f"That is wrong in less than {STATED_PROBABILITY:.0%} of cases.",
+            doubt=_doubt(often, 0.0, threshold, room),
         )
     if len(values) < LEAST_POINTS:
         return None
     seen = _chance(values, left, threshold, bound)
-    lost = f"; then {seen.gain:.2g} of the metric is given up" if seen.gain else ""
     return _Reason(
         text=(
-            f"The chance that the {left} ahead beat the best so far by {threshold:g} is "
+            f"The chance that what is ahead beats the best so far by {threshold:g} is "
             f"{seen.probability:.1%}"
         ),
         evidence=f"{FAMILIES} families of curves, {DRAWS} draws",
         probability=seen.probability,
-        doubt=f"That is wrong in {max(seen.probability, 0.001):.1%} of cases{lost}.",
+        doubt=_doubt(f"{max(seen.probability, 0.001):.1%}", seen.gain, threshold, room),
     )
+
+
+def _doubt(often: str, gain: float, threshold: float, room: float) -> str:
+    """Return how often it is wrong to stop, and what is lost then.
+
+    Args:
+        often: In how many cases.
+        gain: What is lost on average then; 0 if that is not known.
+        threshold: The least that counts as lost.
+        room: How much better the metric can get at most.
+    """
+    if room <= threshold:
+        return f"That cannot be wrong: the metric cannot get better by {threshold:g}."
+    lost = _lost_text(gain, threshold)
+    return f"That is wrong in {often} of cases; then {lost} of the metric is given up."
+
+
+def _lost_text(gain: float, threshold: float) -> str:
+    return f"{gain:.2g}" if gain else f"more than {threshold:g}"
 
 
 def _chance(values: Sequence[float], left: int, threshold: float, bound: float) -> Outlook:
@@ -302,8 +326,6 @@ def advise_epoch_count(
         cut = _without_stretches(values, stretches, epoch, is_staged=bool(stages))
         low, high = sorted(-value if negated else value for value in (min(values), max(values)))
         return [replace(cut, evidence=[f"{count} values from {low:.4g} to {high:.4g}"])]
-    if not _improves(values):
-        return []
     asked = some_between(1, count)
     draws = draw_curves(values, asked)
     curve = np.minimum(draws.curve, bound)
@@ -313,12 +335,19 @@ def advise_epoch_count(
     if float((gain > 0).mean()) < _SURE:
         return []
     shape = _Curves(asked, curve, best)
+    plateau = None if stages else level_from(values, curves_gain=shape.late_gain())
+    if plateau is None and not _improves(values):
+        return []
     found, most = [], count
     equal = None if still_improves(values) else shape.first_epoch(_EQUAL * typical)
     if equal is not None and count - equal.epochs >= _LEAST_PLATEAU * count:
         tolerance = max(_STATED * typical, float(np.median(draws.noise)))
         found.append(calibrated(_equal_epochs(count, equal, epoch, tolerance), "converged"))
         most = equal.epochs
+    elif plateau is not None:
+        since = shape.gain_since(plateau.first)
+        plateau = replace(plateau, tolerance=max(plateau.tolerance, since))
+        return [_without_stretches(values, [plateau], epoch, is_staged=False)]
     enough = shape.first_epoch((1 - keep) * gain)
     if enough is not None and most - enough.epochs >= _LEAST_TRADE * count:
         ends = shape.ends(enough.epochs, sign=-1 if negated else 1)
@@ -351,7 +380,7 @@ def _without_stretches(
     count = len(values)
     left = sum(each.length for each in stretches)
     # Short stages show their ends less clearly.
-    spread = math.sqrt(sum(each.spread**2 for each in stretches)) * (2.5 if is_staged else 1)
+    spread = math.sqrt(sum(each.spread**2 for each in stretches)) * (2 if is_staged else 1)
     kept = _Enough(count - left, count - left - spread, count - left + spread)
     found = _fewer_epochs(count, kept, epoch)
     tolerance = max(each.tolerance for each in stretches)
@@ -394,6 +423,20 @@ class _Curves:
         each = np.array(self.asked)[close.argmax(axis=1)]
         low, high = np.quantile(each, [1 - _SURE, _SURE])
         return _Enough(self.asked[sure[0]], float(low), float(high))
+
+    def gain_since(self, epochs: int) -> float:
+        """Return by how much a curve gets better after some epochs, at most."""
+        at = int(np.searchsorted(self.asked, epochs))
+        return float(np.quantile(self.best[:, 0] - self.curve[:, at], _SURE))
+
+    def late_gain(self) -> float:
+        """Return by how much the last quarter is better than the one before, at most."""
+        asked = np.array(self.asked)
+        quarter = asked[-1] // 4
+        last = asked > asked[-1] - quarter
+        before = ~last & (asked > asked[-1] - 2 * quarter)
+        better = self.curve[:, last].mean(axis=1) - self.curve[:, before].mean(axis=1)
+        return float(np.quantile(better, _SURE))
 
     def ends(self, epochs: int, *, sign: int) -> str:
         """Return the metric after some epochs and at its best, as text."""

@@ -12,7 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlay.advise.overhead import Reliability, expected_ratio, optimal_interval
-from outlay.advise.recommendation import OptimizationRecommendation, bounded, confidence_of
+from outlay.advise.recommendation import (
+    OptimizationRecommendation,
+    bounded,
+    calibrated,
+    confidence_of,
+)
 from outlay.clock import utc_datetime
 from outlay.errors import InvalidValue
 from outlay.prices.gpus import matching_names
@@ -166,7 +171,10 @@ def options_of(
 def recommend_compute_tier(
     current: Option, alternatives: Sequence[Option], job: ComputeJob, *, least_saving: float
 ) -> OptimizationRecommendation | None:
-    """Return the option on which the same work costs least; None if that saves too little."""
+    """Return the option on which the same work costs least; None if that saves too little.
+
+    How often that holds is known for what was simulated: the same speed, never taken back.
+    """
     now = estimate_job(current, job)
     usable = [finish for finish in ranked(alternatives, job) if not finish.refused]
     if not usable:
@@ -203,7 +211,9 @@ def recommend_compute_tier(
         needed=["throughput of this training on that GPU"],
         currency=job.currency,
     )
-    return bounded(found, now.cost)
+    found = bounded(found, now.cost)
+    is_the_same = best.option.speed == current.speed and best.option.mttf_hours is None
+    return calibrated(found, "compute") if is_the_same else found
 
 
 def _takes(finish: JobEstimate, job: ComputeJob) -> str:

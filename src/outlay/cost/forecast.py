@@ -392,7 +392,10 @@ _MOST_PERIOD = 12
 _FEW = 10  # With fewer runs, correlation is suspected and not estimated.
 _MANY = 25
 _SUSPECTED = 0.25
-_UNSEEN_FACTOR = 1.08
+# What few runs hide, trends and that runs in a row are alike, widens the draws by such a factor;
+# over ten planned runs or more, what runs in a row have in common averages out.
+_HIDDEN = {4: 1.6, 5: 1.6, 6: 1.6, 7: 1.5, 8: 1.5, 9: 1.35}
+_HIDDEN_OF_MANY, _FEW_PLANNED, _MANY_PLANNED = 1.08, 4, 10
 
 
 def _changed_at(logs: Floats, trend: _Trend) -> int | None:
@@ -519,10 +522,8 @@ def _totals(
     fewer = math.sqrt((1 + rho) / (1 - rho))
     hidden = 0.87 * math.sqrt(1 - min(0.7, fewer**2 / count)) if rho else 1.0
     residuals = (values - values.mean()) * math.sqrt(count / (count - 1)) / hidden
-    # Few runs hide trends, and that runs in a row are alike.
-    spread = (_UNSEEN_FACTOR if count < _FEW else 1.0) * np.sqrt(
-        (count - 1) / generator.chisquare(count - 1, _DRAWS)
-    )
+    freedom = count - 1
+    spread = _hidden(count, planned) * np.sqrt(freedom / generator.chisquare(freedom, _DRAWS))
     # With several kinds of runs the mean varies with the number seen of each, which a resample
     # underestimates; a single run varies less, since kinds are not normally distributed.
     means = generator.choice(residuals, (_DRAWS, count)).mean(axis=1)
@@ -549,6 +550,14 @@ def _totals(
         each = np.where(follows, line + beside, centre + off) + season[len(costs) + ahead]
         drawn += crashes.mix_into(np.exp(np.minimum(each, _MAX_LOG)), generator)
     return drawn * (planned / min(planned, _MAX_DRAWN))
+
+
+def _hidden(count: int, planned: int) -> float:
+    """Return the factor by which few known runs widen the draws of some planned ones."""
+    if count >= _FEW:
+        return 1.0
+    many = (planned - _FEW_PLANNED) / (_MANY_PLANNED - _FEW_PLANNED)
+    return float(np.interp(many, [0, 1], [_HIDDEN[count], _HIDDEN_OF_MANY]))
 
 
 @dataclass(frozen=True, slots=True)
