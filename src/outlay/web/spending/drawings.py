@@ -78,8 +78,8 @@ def legend(stacks: Sequence[DayStack], unit: Unit) -> str:
     items = "".join(
         f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><rect class="{_look(each.look)}" '
         f'width="12" height="12"/></svg> <a href="{html_text(each.href)}">'
-        f"{html_text(each.label)}</a> "
-        f"{html_text(money_text(unit.money(sum(each.by_day.values()))))}</li>"
+        f"{html_text(each.label)} "
+        f"{html_text(money_text(unit.money(sum(each.by_day.values()))))}</a></li>"
         for each in stacks
     )
     return f'<ul class="legend squares owners">{items}</ul>'

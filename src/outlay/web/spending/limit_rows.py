@@ -94,10 +94,11 @@ def _cells(use: LimitUse, people: People) -> list[object]:
         held=use.held.micros / part,
     )  # fmt: skip
     decimals = decimals_of([use.limit])
-    amounts = (use.spent, use.limit, use.held, use.remaining)
+    href = limit_href(use)
     return [
-        Cell(text=limit_name(use, people), href=limit_href(use), is_long=True), share,
-        *(_amount(each, decimals, _hourly(use)) for each in amounts),
+        Cell(text=limit_name(use, people), href=href, is_long=True), share,
+        _amount(use.spent, decimals, use, href), _amount(use.limit, decimals, use),
+        _amount(use.held, decimals, use, href), _amount(use.remaining, decimals, use),
     ]  # fmt: skip
 
 
@@ -105,9 +106,12 @@ def _chip(use: LimitUse) -> str:
     return {"over": "exceeded", "near": "near", "below": ""}[use.state]
 
 
-def _amount(money: Money, decimals: int, hourly: str) -> Cell:
-    text = f"{figure_text(money, decimals)} {money.unit}{hourly}"
-    return Cell(text=text, value=money, title=str(money), is_number=True)
+def _amount(money: Money, decimals: int, use: LimitUse, href: str = "") -> Cell:
+    """Return an amount; what was spent or is held leads to the runs or the log that it is of."""
+    text = f"{figure_text(money, decimals)} {money.unit}{_hourly(use)}"
+    return Cell(
+        text=text, value=money, title=str(money), href=href if money else "", is_number=True
+    )
 
 
 def _drawing(name: str, found: BurnDown) -> str:
