@@ -153,7 +153,7 @@ def section(page: Page, heading: str) -> str:
 
 def amounts_of(part: str) -> list[tuple[str, str]]:
     """Return the exact amounts of a table, each with where it leads."""
-    return re.findall(r'<td class="n" title="([^"]+)">(?:<a href="([^"]+)">)?', part)
+    return re.findall(r'<td class="n"[^>]* title="([^"]+)"[^>]*>(?:<a href="([^"]+)">)?', part)
 
 
 def behind(href: str, books: BookReader) -> Page:
@@ -230,6 +230,53 @@ def test_forecasts_lead_to_the_runs_that_they_rest_on(tmp_path: Path, clock: Man
         asked = parse_qsl(urlsplit(unescape(href)).query)
         listed = runs_page(PageQuery(path="/runs", query=asked), BookReader(clock=clock))
         assert {row["run_id"] for row in listed.rows} == {f"r{number}" for number in range(8)}
+
+
+def chart_of(costs: list[int], tmp_path: Path, clock: ManualClock) -> str:
+    """Return the chart of a month, of which each day has one run; costs are in USD."""
+    start_ns = clock.wall_ns()
+    for day, cost in enumerate(costs):
+        about = {"run_id": f"r{day}", "name": "x", "user": "ada", "price": dollars(cost)}
+        story = Segment(start=day * 24 * H - 12 * H, about=about).step(H).end()
+        story.write(tmp_path / f"{day}")
+        collect(open_store(), [tmp_path / f"{day}"], story.now_ns)
+    clock.advance(start_ns + (len(costs) + 1) * 24 * HOUR - clock.wall_ns())
+    query = PageQuery(path="/money", query=[("month", "2023-11")])
+    return section(money_page(query, BookReader(clock=clock)), "Cash per day, USD, by user")
+
+
+def heights_of(chart: str) -> list[float]:
+    columns = re.findall(r'<rect class="part[^>]* height="([0-9.]+)%"', chart.partition("<ul")[0])
+    return [float(each) for each in columns]
+
+
+def test_a_day_that_would_flatten_the_others_is_cut_and_says_its_cost(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    chart = chart_of([20, 40, 30, 12345, 25, 35, 40, 30], tmp_path, clock)
+    assert 'class="days cut"' in chart
+    assert chart.count('<line class="break"') == 1
+    assert re.findall(r'text-anchor="middle">([0-9,]+)</text>', chart) == ["12,345"]
+    assert "Columns that are cut: 12,345.00 USD on 2023-11-17." in chart
+    assert 'aria-label="17 Nov, ada: 12,345.00 USD"' in chart
+    heights = heights_of(chart)
+    assert max(heights) == heights[3] == 100
+    assert min(heights) >= 40, "20 of an axis that ends at 50 at most"
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [[20, 40, 30, 35, 25, 35, 160, 30], [10, 10, 9000], [1, 2, 4, 8, 16, 32, 64, 128]],
+    ids=["four times as much", "few days", "days that differ"],
+)
+def test_days_that_are_no_exception_are_not_cut(
+    tmp_path: Path, clock: ManualClock, costs: list[int]
+) -> None:
+    chart = chart_of(costs, tmp_path, clock)
+    assert 'class="days"' in chart
+    assert "cut" not in chart
+    heights = heights_of(chart)
+    assert heights[-1] == pytest.approx(max(heights) * costs[-1] / max(costs), abs=0.01)
 
 
 def test_waste_and_ceilings_lead_to_the_run_or_the_log(tmp_path: Path, clock: ManualClock) -> None:

@@ -17,6 +17,7 @@ import pytest
 from browser import chromium
 from outlay import BudgetGuard
 from outlay.clock import ManualClock
+from outlay.guard.rental.watch import remember_log
 from outlay.report import html
 from outlay.runs.inventory.machine_hours import HOUR_STATES
 from outlay.units import Money
@@ -265,3 +266,53 @@ def test_without_javascript_a_bar_leads_in_two_clicks_to_a_run(site: tuple[Any, 
     page.locator("td a[href^='/run/']").first.click()
     assert "/run/" in page.url
     context.close()
+
+
+CARDS = """(width) => {
+    const lists = [...document.querySelectorAll("table.list")];
+    return [lists.length, lists.flatMap((table) => [...table.querySelectorAll("td")])
+        .map((cell) => [cell.textContent, cell.getBoundingClientRect()])
+        .filter(([, box]) => box.width && (box.left < 0 || box.right > width))
+        .map(([text, box]) => `${text}: ${box.left} to ${box.right}`)];
+}"""
+
+
+def test_machines_runs_and_hours_are_cards_on_a_phone(site: tuple[Any, str, str]) -> None:
+    chrome, base, url = site
+    context = chrome.new_context(viewport={"width": 390, "height": 900})
+    page = context.new_page()
+    page.goto(url)
+    page.goto(base)
+    assert page.evaluate(CARDS, 390) == [3, []]
+    burn = page.locator("#machines td[data-label='burn per hour']")
+    assert burn.count() == 4
+    assert burn.first.is_visible()
+    assert page.locator("#machines thead").bounding_box()["width"] <= 1
+    context.close()
+
+
+def test_the_title_of_the_window_counts_a_limit_that_is_exceeded_while_it_is_open(
+    site: tuple[Any, str, str], tmp_path: Path
+) -> None:
+    chrome, _, _ = site
+    guard = BudgetGuard("10 USD", tmp_path / "spend.jsonl")
+    guard.record_actual("lab01-train", 4)
+    remember(guard, tmp_path)
+    with serving(tmp_path) as served:
+        context = chrome.new_context()
+        context.set_default_timeout(PATIENCE_S * 1000)
+        page = context.new_page()
+        page.goto(served.url)
+        page.locator(".state.live").wait_for()
+        assert page.title() == "Now · outlay"
+        guard.record_actual("lab01-train", 8)
+        page.wait_for_function("() => document.title === '(1) Now · outlay'")
+        assert page.locator("p.alarm").is_visible()
+        context.close()
+
+
+def remember(guard: BudgetGuard, home: Path) -> None:
+    """Note a spend log in a home, as its commands do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTLAY_HOME", str(home))
+        remember_log(guard.log_path)

@@ -52,7 +52,7 @@ from outlay.web.page import (
     run_href,
     tiles,
 )
-from outlay.web.spending.drawings import MOST_OWNERS, DayStack, draw_days, legend
+from outlay.web.spending.drawings import MOST_OWNERS, DayStack, cut_days, draw_days, legend
 from outlay.web.spending.limit_rows import alarm, limit_parts
 from outlay.web.spending.month_reader import (
     BY,
@@ -263,8 +263,11 @@ def _days(unit: Unit, found: MonthSpending, books: BookReader) -> str:
     ]
     headings = ["day (UTC)", "all", *(each.label for each in stacks)]
     table = html.table(headings, rows, caption=title)
+    cut = cut_days(stacks, days)
+    beyond = [f"{money_text(unit.money(m))} on {_day(day)}" for day, m in sums if day in cut]
+    note = html.note(f"Columns that are cut: {', '.join(beyond)}.") if cut else ""
     return (
-        f"<section><h2>{html_text(title)}</h2>{draw_days(stacks, days, unit, href, title)}"
+        f"<section><h2>{html_text(title)}</h2>{draw_days(stacks, days, unit, href, title)}{note}"
         f"{legend(stacks, unit)}<details><summary>Days as a table</summary>{table}</details>"
         "</section>"
     )
@@ -461,7 +464,7 @@ def _booked_late(found: MonthSpending, books: BookReader) -> list[str]:
         who = books.people.name(spend.user)
         rows.append([origin, name, who, money_cell(money, href, decimals)])
     headings = ("month of origin", "what", "who", "booked here")
-    table = html.table(headings, rows[:_MOST_LATE], caption="Booked late")
+    table = html.table(headings, rows[:_MOST_LATE], caption="Booked late", is_list=True)
     more = ""
     if len(rows) > _MOST_LATE:
         more = html.note(f"The largest {_MOST_LATE} of {len(rows):,} are shown.")
@@ -495,7 +498,7 @@ def _next_runs(reading: SpendingReading) -> list[str]:
     if not rows:
         return []
     headings = ("model", "the next run", "80 % interval", "runs so far")
-    table = html.table(headings, rows[:_READ_AT_ONCE], caption="Forecast")
+    table = html.table(headings, rows[:_READ_AT_ONCE], caption="Forecast", is_list=True)
     return [f'<section class="fit"><h2>What the next run would cost</h2>{table}</section>']
 
 

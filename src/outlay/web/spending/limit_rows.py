@@ -56,15 +56,22 @@ def _hourly(use: LimitUse) -> str:
 
 
 def limit_parts(
-    uses: Sequence[LimitUse], people: People, downs: Mapping[LimitUse, BurnDown] | None = None
+    uses: Sequence[LimitUse],
+    people: People,
+    downs: Mapping[LimitUse, BurnDown] | None = None,
+    *,
+    is_log: bool = False,
 ) -> list[str]:
-    """Return limits as a section, what is exceeded first; empty without any."""
+    """Return limits as a section, what is exceeded first; empty without any.
+
+    Amounts lead to what they are of, except on the page of the log itself.
+    """
     if not uses:
         return []
     ordered = sorted(uses, key=lambda use: (_ORDER[use.state], -use.share))
     downs = downs or {}
     headings = ["ceiling", "share used", "spent", "limit", "held", "remaining"]
-    rows = [_cells(use, people) for use in ordered]
+    rows = [_cells(use, people, "" if is_log else limit_href(use)) for use in ordered]
     if downs:
         headings.insert(3, "lasts until")
         for use, row in zip(ordered, rows, strict=True):
@@ -87,16 +94,15 @@ def _until(use: LimitUse) -> str:
     return {"day": "midnight (UTC)", "hour": "what is open now"}.get(use.scope.period_kind, "")
 
 
-def _cells(use: LimitUse, people: People) -> list[object]:
+def _cells(use: LimitUse, people: People, href: str) -> list[object]:
     part = use.used.micros or 1
     share = Cell(
         text=use.share_text, value=use.share, share=min(use.share, 9.99), chip=_chip(use),
         held=use.held.micros / part,
     )  # fmt: skip
     decimals = decimals_of([use.limit])
-    href = limit_href(use)
     return [
-        Cell(text=limit_name(use, people), href=href, is_long=True), share,
+        Cell(text=limit_name(use, people), href=limit_href(use), is_long=True), share,
         _amount(use.spent, decimals, use, href), _amount(use.limit, decimals, use),
         _amount(use.held, decimals, use, href), _amount(use.remaining, decimals, use),
     ]  # fmt: skip
