@@ -28,7 +28,7 @@ from outlay.account.columns import (
     uniform,
 )
 from outlay.ledger import Gap, Metric, Record, Step, encode_line
-from outlay.ledger.codec import SEAL, SEAL_BYTES, Decoded, decode_block
+from outlay.ledger.codec import SEAL, SEAL_BYTES, Decoded, decode_block, decode_values
 from outlay.ledger.records import UNWRITTEN
 
 # Lines of one shape, decoded as columns.
@@ -59,7 +59,6 @@ _DIGITS = re.compile(rb"[0-9]")
 _NUMBER = re.compile(rb',"([a-z_]+)":-?([0-9]+)(?:\.([0-9]+))?')
 _FRACTION = "after the point"
 _TILE = 64  # Lines that are compared as one row: NumPy is slow at many short rows.
-_floats = msgspec.json.Decoder(list[float])
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype="<u2")
 
 
@@ -194,7 +193,7 @@ class LineShape:
             return np.empty(0)
         texts = np.full((len(rows), self._value.stop - self._value.start + 1), ord(","), np.uint8)
         texts[:, :-1] = rows[:, self._value]
-        return np.array(_floats.decode(b"[%b]" % texts.tobytes()[:-1]))
+        return np.array(decode_values(texts.tobytes()[:-1]))
 
     def _groups(self, rows: Bytes) -> tuple[Words, Bools]:
         """Return the value of each group of digits, by group, and which rows have only digits."""
