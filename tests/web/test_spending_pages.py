@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from browser import chromium
+from command_line import outlay
 from outlay import BudgetGuard
 from outlay.clock import ManualClock
 from outlay.guard.rental.watch import remember_log
@@ -227,8 +228,9 @@ def test_pages_fit_their_window_and_columns_that_matter_are_in_it(
 OUTSIDE = """([names, width]) => [...document.querySelectorAll(".wide > table")].flatMap(
 (table) => {
     const heads = [...table.querySelectorAll("thead th")];
+    const areCards = table.tHead.getBoundingClientRect().width <= 1;
     return heads.flatMap((head, n) => !names.includes(head.textContent.trim()) ? [] :
-        [head, ...table.querySelectorAll(`tbody tr td:nth-child(${n + 1})`)]
+        [...(areCards ? [] : [head]), ...table.querySelectorAll(`tbody tr td:nth-child(${n + 1})`)]
             .map((cell) => [cell, cell.getBoundingClientRect(),
                 table.parentElement.getBoundingClientRect()])
             .filter(([cell, box, room]) => box.width && (box.right > Math.min(width, room.right + 1)
@@ -277,18 +279,52 @@ CARDS = """(width) => {
 }"""
 
 
-def test_machines_runs_and_hours_are_cards_on_a_phone(site: tuple[Any, str, str]) -> None:
+def test_machines_runs_hours_and_ceilings_are_cards_on_a_phone(site: tuple[Any, str, str]) -> None:
     chrome, base, url = site
     context = chrome.new_context(viewport={"width": 390, "height": 900})
     page = context.new_page()
     page.goto(url)
     page.goto(base)
-    assert page.evaluate(CARDS, 390) == [3, []]
+    assert page.evaluate(CARDS, 390) == [4, []]
     burn = page.locator("#machines td[data-label='burn per hour']")
     assert burn.count() == 4
     assert burn.first.is_visible()
     assert page.locator("#machines thead").bounding_box()["width"] <= 1
     context.close()
+
+
+def test_a_long_name_of_a_group_leaves_room_for_the_columns(site: tuple[Any, str, str]) -> None:
+    chrome, base, url = site
+    context = chrome.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(url)
+    page.goto(f"{base}/runs?group=team")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('tr.group a')].map((a) => a.getBoundingClientRect().width)"
+    )
+    assert len(widths) == 3
+    assert max(widths) <= 0.25 * 1280
+    assert page.locator("thead th", has_text="model").bounding_box()["x"] < 1000
+    context.close()
+
+
+def test_what_a_gpu_costs_is_in_sight_on_a_phone(
+    site: tuple[Any, str, str], tmp_path: Path
+) -> None:
+    chrome, _, _ = site
+    for number in range(3):
+        vendor = f"a-vendor-with-a-name-of-many-letters-{number}" * 2
+        told = ("prices", "set", "H100", f"{number + 1}.50 USD/h", "--provider", vendor)
+        assert outlay(*told, OUTLAY_HOME=str(tmp_path)).code == 0
+    with serving(tmp_path) as served:
+        context = chrome.new_context(viewport={"width": 390, "height": 900})
+        page = context.new_page()
+        page.goto(served.url)
+        page.goto(f"{served.base}/prices")
+        assert page.evaluate(CARDS, 390) == [1, []]
+        prices = page.locator("td[data-label='per GPU-hour']")
+        assert prices.all_text_contents() == ["1.50 USD", "2.50 USD", "3.50 USD"]
+        context.close()
 
 
 def test_the_title_of_the_window_counts_a_limit_that_is_exceeded_while_it_is_open(

@@ -331,7 +331,9 @@ def _group(
     headings = [found.by, "cost", "change", "share", "runs", "GPU-hours", "assumed"]
     if not assumed:
         headings, rows = headings[:-1], [row[:-1] for row in rows]
-    table = html.table(headings, rows, total=len(its), caption=f"{unit} by {found.by}")
+    table = html.table(
+        headings, rows, total=len(its), caption=f"{unit} by {found.by}", is_list=True
+    )
     title = f"{unit.kind.capitalize()}, {unit.currency}"
     return f'<section class="fit"><h2>{html_text(title)}</h2>{table}</section>'
 
@@ -435,7 +437,9 @@ def _machines(found: MonthSpending, books: BookReader) -> list[str]:
         rows.append([Cell(text=machine.host, is_long=True), *cells])
     if not rows:
         return []
-    table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
+    table = html.table(
+        ("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines", is_list=True
+    )
     return [html.section("Owned machines", table)]
 
 
@@ -540,7 +544,7 @@ def _wasteful_table(unit: Unit, rows: Sequence[RunRow]) -> str:
         for row in rows[:_MOST_WASTEFUL]
     ]  # fmt: skip
     headings = ("run", "status", "wasted", "whole cost", "share of it", "model")
-    return html.table(headings, cells, caption=f"Runs by waste, {unit}")
+    return html.table(headings, cells, caption=f"Runs by waste, {unit}", is_list=True)
 
 
 def _wasted(

@@ -76,7 +76,7 @@ def limit_parts(
         headings.insert(3, "lasts until")
         for use, row in zip(ordered, rows, strict=True):
             row.insert(3, _when(use, downs.get(use)))
-    table = html.table(headings, rows, caption="Ceilings")
+    table = html.table(headings, rows, caption="Ceilings", is_list=True)
     note = html.note("Of each bar the dark part is spent, the light one held for later.")
     drawn = "".join(
         _drawing(limit_name(use, people), downs[use])

@@ -103,7 +103,7 @@ def spent_page(ask: PageQuery, books: BookReader) -> Page:
         table.append(more)
     table.append(["total", money_cell(whole, "", decimals), "", "", "", "", ""])
     headings = ("what", "cost", "kind", "model", "user", "first used (UTC)", "last used")
-    drawn = html.table(headings, table, total=len(table) - 1, caption="What it is of")
+    drawn = html.table(headings, table, total=len(table) - 1, caption="What it is of", is_list=True)
     said = f"{money_text(whole)}: {_said(ask, found, books)}, of {counted(len(rows), 'row')}."
     body = drawn if rows else html.empty("Nothing was spent on this.")
     cells = [_csv_row(row, unit, books) for row in rows]
@@ -321,7 +321,9 @@ def _bills_page(found: MonthSpending, unit: Unit, books: BookReader, crumbs: str
     ]  # fmt: skip
     table.append(["total", money_cell(whole, "", decimals), "", "", ""])
     headings = ("resource", "cost", "match", "owner", "provider")
-    drawn = html.table(headings, table, total=len(table) - 1, caption="Confirmed by bills")
+    drawn = html.table(
+        headings, table, total=len(table) - 1, caption="Confirmed by bills", is_list=True
+    )
     cells = [
         {"what": "bill", "run_id": row.resource, "name": row.resource, "model": "",
          "user": books.people.name(row.owner), "cost": unit.money(row.in_books).amount,
