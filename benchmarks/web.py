@@ -8,8 +8,11 @@ Run: python benchmarks/web.py [list] [long] [live] [delay]
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -25,7 +28,7 @@ from listing import fill
 from timing import Figure, best_s, machine, row
 
 import outlay
-from outlay.ledger import AttemptEnded, AttemptStarted, Price, SegmentId, Step, encode_line
+from outlay.ledger import AttemptEnded, AttemptStarted, Metric, Price, SegmentId, Step, encode_line
 from outlay.ledger import ledger_dir as ledger_of
 
 STEPS, LIVE, PAGES, SECONDS, ROUNDS = 1_000_000, 20, 8, 20, 5
@@ -54,21 +57,28 @@ def page(client: httpx2.Client, address: str) -> Callable[[], object]:
     return lambda: client.get(address).raise_for_status()
 
 
-def write_long_run(run_dir: Path) -> None:
+def write_long_run(run_dir: Path, *, logs_loss: bool) -> None:
+    """Write a run of many steps; its loss is logged at each step, or never."""
+    chance = random.Random(1)
     segment = SegmentId(START_NS, host="node", pid=1)
     ledger_of(run_dir).mkdir(parents=True)
     header = AttemptStarted(
-        t_ns=START_NS, run_id="long", model="m", name="long",
+        t_ns=START_NS, run_id=run_dir.name, model="m", name=run_dir.name,
         price=Price(micros_per_hour=1_500_000, currency="USD"),
     )  # fmt: skip
     with (ledger_of(run_dir) / segment.file_name).open("wb") as stream:
         stream.write(encode_line(header, 0))
+        seq = itertools.count(1)
         for step in range(STEPS):
             t_ns = START_NS + (step + 1) * STEP_NS
             record = Step(t_ns=t_ns, step=step, dur_ns=STEP_NS - 1000, wait_ns=500)
-            stream.write(encode_line(record, step + 1))
+            stream.write(encode_line(record, next(seq)))
+            if logs_loss:
+                loss = 2 + 3 * math.exp(-step / STEPS * 5) + chance.gauss(0, 0.1)
+                logged = Metric(t_ns=t_ns, name="loss", value=loss, step=step)
+                stream.write(encode_line(logged, next(seq)))
         end = AttemptEnded(t_ns=t_ns + 1, status="completed")
-        stream.write(encode_line(end, STEPS + 1))
+        stream.write(encode_line(end, next(seq)))
 
 
 def resident_mb(pid: int) -> float:
@@ -83,16 +93,22 @@ def cpu_s(pid: int) -> float:
 
 def measure_list(home: Path) -> None:
     with serving(home) as (client, _):
+        begun = time.perf_counter()
+        page(client, "/money")()
+        first = time.perf_counter() - begun
+        row("Money, 10,000 runs, first", first * 1e3, Figure("the bar", 1000), unit="ms", least=1)
+        again = best_s(page(client, "/money"), rounds=ROUNDS)
+        row("Money, 10,000 runs, again", again * 1e3, Figure("the bar", 250), unit="ms", least=1)
         page(client, "/runs")()
         opened = best_s(page(client, "/runs"), rounds=ROUNDS)
-        row("Runs, 10,000 registered", opened * 1e3, Figure("the bar", 500), unit="ms", least=1)
+        row("Runs, 10,000 registered", opened * 1e3, Figure("the bar", 250), unit="ms", least=1)
         for query in ("q=run-042", "status=completed&sort=-cost_micros", "tag=team=nlp&page=50"):
             took = best_s(page(client, f"/runs?{query}"), rounds=ROUNDS)
             row(f"Runs?{query}", took * 1e3, Figure("the bar", 300), unit="ms", least=1)
 
 
-def measure_long_run(home: Path, run_dir: Path) -> None:
-    write_long_run(run_dir)
+def measure_long_run(home: Path, run_dir: Path, *, logs_loss: bool) -> None:
+    write_long_run(run_dir, logs_loss=logs_loss)
     environment = os.environ | {"OUTLAY_HOME": str(home)}
 
     def command(*words: str) -> Callable[[], object]:
@@ -104,12 +120,14 @@ def measure_long_run(home: Path, run_dir: Path) -> None:
     cold = best_s(command("goodput", str(run_dir)), rounds=3)
     with serving(home) as (client, pid):
         begun = time.perf_counter()
-        page(client, "/run/long")()
+        page(client, f"/run/{run_dir.name}")()
         first = time.perf_counter() - begun
-        again = best_s(page(client, "/run/long"), rounds=ROUNDS)
+        again = best_s(page(client, f"/run/{run_dir.name}"), rounds=ROUNDS)
+        what = "Run of 1M steps and losses" if logs_loss else "Run of 1M steps"
+        row(f"{what}, first", first * 1e3, Figure("the bar", 2000), unit="ms", least=1)
         peer = Figure("outlay goodput, cold", cold * 1e3)
-        row("Run of 1M steps, first", first * 1e3, peer, unit="ms", least=0.5)
-        row("Run of 1M steps, again", again * 1e3, Figure("the bar", 300), unit="ms", least=1)
+        row(f"{what}, first", first * 1e3, peer, unit="ms", least=0.5)
+        row(f"{what}, again", again * 1e3, Figure("the bar", 100), unit="ms", least=1)
         row("memory with it open", resident_mb(pid), Figure("the bar", 300), unit="MB", least=1)
 
 
@@ -204,7 +222,8 @@ def main() -> None:
             fill(root / "many", root / "runs")
             measure_list(root / "many")
         if "long" in asked:
-            measure_long_run(root / "one", root / "long")
+            measure_long_run(root / "one", root / "long", logs_loss=False)
+            measure_long_run(root / "two", root / "logged", logs_loss=True)
         if "live" in asked:
             measure_live(root / "live", root / "trained")
         if "delay" in asked:

@@ -65,6 +65,7 @@ COMMANDS = {
     "sweep status sweep": " error ",
     "sweep status sweep --all": " error ",
     "prices list": "on-demand|on…|1.50",
+    "prices stats": "1.5000",
 }
 
 
@@ -178,6 +179,20 @@ def test_offers_are_grouped_by_gpu_on_a_terminal_and_flat_in_a_pipe() -> None:
     flat = in_process("prices", "list").out.splitlines()[1:]
     assert [line.split()[:3] for line in flat] == [
         ["p1", "1x", "L40S"], ["p2", "1x", "H100"], ["p3", "1x", "H100"],
+    ]  # fmt: skip
+
+
+def test_statistics_of_prices_are_grouped_by_gpu_on_a_terminal_and_flat_in_a_pipe() -> None:
+    for gpu, price in (("H100", "2"), ("L40S", "1"), ("H100", "3")):
+        in_process("prices", "set", gpu, f"{price} USD/h", "--provider", f"p{price}")
+    heading, *grouped = in_process("prices", "stats", columns=80).out.splitlines()[:6]
+    assert [line.split()[:2] for line in grouped] == [
+        ["L40S"], ["p1", "1.0000"], ["H100"], ["p2", "2.0000"], ["p3", "3.0000"],
+    ]  # fmt: skip
+    assert "gpu" not in heading.split()
+    heading, *flat = in_process("prices", "stats").out.splitlines()[:4]
+    assert [line.split()[:3] for line in flat] == [
+        ["p1", "L40S", "1.0000"], ["p2", "H100", "2.0000"], ["p3", "H100", "3.0000"],
     ]  # fmt: skip
 
 

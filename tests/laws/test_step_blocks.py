@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
@@ -14,11 +15,11 @@ from hypothesis import strategies as st
 import ledger_strategies as some
 from ledgers import START_NS, Segment, scratch_dir, to_lines
 from outlay.account import step_blocks
-from outlay.account.columns import StepColumns, Work
+from outlay.account.columns import MetricColumns, StepColumns, Work
 from outlay.account.run import RunAccount, SegmentAccount
 from outlay.account.step_blocks import StepBlock, decode_steps
 from outlay.goodput.attempt import OwnTimes
-from outlay.ledger import LedgerReader, Record, Step, encode_line
+from outlay.ledger import LedgerReader, Metric, Record, Step, encode_line
 from outlay.ledger.codec import Decoded, decode_block
 
 NAMES = ("wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "flops", "count")
@@ -35,28 +36,45 @@ def sealed(body: bytes) -> bytes:
     return body + b',"crc":"%08x"}\n' % crc32(body)
 
 
-def written(seq: int, text: str) -> bytes:
-    """Return a sealed line of a step with some text for its numbers."""
-    return sealed(b'{"v":1,"seq":%d,"kind":"step",%b' % (seq, text.encode()))
+def written(seq: int, text: str, kind: str = "step") -> bytes:
+    """Return a sealed line of a step, or a metric, with some text for its numbers."""
+    return sealed(b'{"v":1,"seq":%d,"kind":"%b",%b' % (seq, kind.encode(), text.encode()))
 
 
-def split(decoded: Decoded) -> tuple[list[list[int]], Work, list[Record]]:
-    """Return what a fold uses of a block: the steps by column, their totals, the other records."""
+Parts = tuple[list[list[int]], Work, list[tuple[str, list[str]]], list[Record]]
+
+
+def split(decoded: Decoded) -> Parts:
+    """Return what a fold uses of a block: steps and metrics by column, totals, other records."""
     records = decoded.records
     if isinstance(records, StepBlock):
-        columns, others = records.steps, list(records.others)
+        columns, metrics, others = records.steps, records.metrics, list(records.others)
     else:
-        steps = [record for record in records if isinstance(record, Step)]
-        others = [record for record in records if not isinstance(record, Step)]
-        columns = StepColumns.of(steps)
-    return [column.tolist() for column in columns.all()], columns.work, others
+        columns = StepColumns.of([record for record in records if isinstance(record, Step)])
+        metrics = defaultdict(MetricColumns)
+        for record in records:
+            if isinstance(record, Metric):
+                metrics[record.name].append(record)
+        others = [record for record in records if not isinstance(record, Step | Metric)]
+    return (
+        [column.tolist() for column in columns.all()],
+        columns.work,
+        [(name, values_of(each)) for name, each in metrics.items()],
+        others,
+    )
+
+
+def values_of(columns: MetricColumns) -> list[str]:
+    """Return all values of a metric as texts: a zero has a sign, and no number equals NaN."""
+    rows = zip(columns.t_ns, columns.value, columns.step, strict=True)
+    return [f"{t_ns} {value!r} {step}" for t_ns, value, step in rows]
 
 
 def assert_decoded_alike(block: bytes) -> None:
     bulk, slow = decode_steps(block), decode_block(block)
     assert bulk.complaints == slow.complaints
-    assert list(bulk.records) == list(slow.records)
     assert len(bulk.records) == len(slow.records)
+    assert list(bulk.records) == list(slow.records)
     assert split(bulk) == split(slow)
     if bulk.first_seq is not None:
         assert [r.seq for r in slow.records] == list(
@@ -64,6 +82,11 @@ def assert_decoded_alike(block: bytes) -> None:
         )
 
 
+METRICS = ["loss", "loss", "val/acc5", 'a "quoted" name', "verlust-\u00fc", '",x:1', "", "step"]
+VALUES: list[float | str] = [
+    "nan", "inf", "-inf", 0.0, -0.0, 1.0, 10.5, -2.25, 0.1, 1 / 3, -1 / 3, 2.5e-05, 3e-7, 1e22,
+    5e-324, 1.7976931348623157e308, 123456789.12345679, 0.30000000000000004, 9007199254740993.0,
+]  # fmt: skip
 EDGES = [0, 1, 9, 10, 9999, 10_000, 10**18, 4_609_999_999_999_999_999, 2**62 - 1]
 
 
@@ -75,6 +98,7 @@ def plain_blocks(draw: st.DrawFn) -> list[bytes]:
     the test.
     """
     names = draw(st.sets(st.sampled_from(NAMES)))
+    metrics = draw(st.lists(st.sampled_from(METRICS), max_size=2))
     first = draw(st.integers(min_value=0, max_value=10**7))
     count = draw(st.integers(min_value=1, max_value=8))
     kind = draw(st.sampled_from(["any", "one digit", "four digits"]))
@@ -93,7 +117,19 @@ def plain_blocks(draw: st.DrawFn) -> list[bytes]:
             fields["count"] = fields["count"] or 1
         return Step(t_ns=chance.choice([*EDGES, chance.getrandbits(62)]), **fields)
 
-    return [encode_line(step(), seq) for seq in range(first, first + count)]
+    def metric() -> Metric:
+        known = chance.random() < 0.9
+        return Metric(
+            t_ns=number(),
+            name=chance.choice(metrics),
+            value=chance.choice(VALUES) if kind == "any" else chance.uniform(-9, 9),
+            step=number() if known else None,
+        )
+
+    def line(seq: int) -> bytes:
+        return encode_line(metric() if metrics and chance.random() < 0.5 else step(), seq)
+
+    return [line(seq) for seq in range(first, first + count)]
 
 
 @given(lines=plain_blocks())
@@ -124,6 +160,30 @@ unusual_lines = st.one_of(
             '"t_ns":"5","step":1,"dur_ns":1',
         ]
     ).map(lambda text: lambda seq: written(seq, text)),
+    st.sampled_from(
+        [
+            '"t_ns":5,"name":"loss","value":1',
+            '"t_ns":5,"name":"loss","value":-0,"step":3',
+            '"t_ns":5,"name":"loss","value":01.5',
+            '"t_ns":5,"name":"loss","value":1.',
+            '"t_ns":5,"name":"loss","value":.5',
+            '"t_ns":5,"name":"loss","value":1e999',
+            '"t_ns":5,"name":"loss","value":2.5E3',
+            '"t_ns":5,"name":"loss","value":2.5e+3',
+            '"t_ns":5,"name":"loss","value":1.00000000000000000001',
+            '"t_ns":5,"name":"loss","value":9999999999999999999',
+            '"t_ns":5,"name":"loss","value":1.5,"step":-3',
+            '"t_ns":5,"name":"loss","value":1.5,"step":9223372036854775807',
+            '"t_ns":5,"name":"loss","value":1.5,"new":3',
+            '"t_ns":5,"name":"loss","value":1.5,"value":2.5',
+            '"t_ns":5,"value":1.5,"name":"loss"',
+            '"t_ns":5,"name":"lo\\u0073s","value":1.5',
+            '"t_ns":5,"name":"lo\tss","value":1.5',
+            '"t_ns":9300000000000000000,"name":"loss","value":1.5',
+            '"t_ns":5,"name":"loss"',
+            '"t_ns":5,"name":"loss","value":"1.5"',
+        ]
+    ).map(lambda text: lambda seq: written(seq, text, "metric")),
     st.just(lambda seq: sealed(b'{"v":1,"seq":%d,"kind":"news","t_ns":5' % seq)),
     st.just(lambda seq: sealed(b'{"v":2,"seq":%d,"kind":"step","t_ns":5' % seq)),
     st.binary(max_size=30).map(lambda junk: lambda _: junk.replace(b"\n", b"") + b"\n"),
@@ -217,6 +277,41 @@ def test_a_usual_log_is_read_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_decoded_alike(block)
 
 
+def lines_with_metrics(count: int) -> list[bytes]:
+    """Return the lines of a loop that logs its loss at each step and its accuracy at some."""
+    draw = random.Random(7)
+    records: list[Step | Metric] = []
+    for number in range(count):
+        t_ns = START_NS + number * 50_000_000 + draw.randrange(1_000_000)
+        records.append(Step(t_ns=t_ns, step=number, dur_ns=draw.randrange(9_000_000, 90_000_000)))
+        loss = 2.5 + draw.gauss(0, 0.3)
+        records.append(Metric(t_ns=t_ns + 900, name="loss", value=loss, step=number))
+        if number % 40 == 0:
+            records.append(Metric(t_ns=t_ns + 950, name="accuracy", value=round(1 / loss, 3)))
+    return [encode_line(record, seq) for seq, record in enumerate(records)]
+
+
+def test_metrics_of_a_usual_log_are_read_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_blocks, "_MIN_LINES", 256)
+    block = b"".join(lines_with_metrics(4000))
+    by_line: list[int] = []
+
+    def counted(lines: bytes) -> Decoded:
+        by_line.append(lines.count(b"\n"))
+        return decode_block(lines)
+
+    monkeypatch.setattr(step_blocks, "decode_block", counted)
+    records = decode_steps(block).records
+    assert isinstance(records, StepBlock)
+    assert {name: len(each.value) for name, each in records.metrics.items()} == {
+        "loss": 4000,
+        "accuracy": 100,
+    }
+    assert sum(by_line) < 1000  # Of 8,100 lines: the accuracy, rare lengths, one of each shape.
+    monkeypatch.undo()
+    assert_decoded_alike(block)
+
+
 def test_records_of_a_block_are_indexed_in_line_order() -> None:
     lines = usual_lines(200)
     records = decode_steps(b"".join(lines)).records
@@ -242,7 +337,9 @@ def folds(run_dir: Path, *, bulk: bool) -> tuple[RunAccount, list[str]]:
 def contents_of(fold: SegmentAccount) -> tuple[object, ...]:
     columns = [column.tolist() for column in fold.steps.all()]
     own = [part.tolist() for part in OwnTimes(fold).before()]
-    return columns, own, fold.work, fold.life, list(fold.spans), fold.open, fold.checkpoints
+    metrics = [(name, values_of(each)) for name, each in fold.metrics.items()]
+    spans = list(fold.spans)
+    return columns, own, fold.work, fold.life, spans, fold.open, fold.checkpoints, metrics
 
 
 @st.composite
@@ -251,6 +348,8 @@ def logs(draw: st.DrawFn) -> bytes:
     segment = Segment()
     for _ in range(draw(st.integers(min_value=1, max_value=12))):
         segment.step(draw(st.sampled_from([1, 2, 0.5, 20])), tokens=draw(st.integers(0, 2000)))
+        for value in draw(st.lists(st.sampled_from(VALUES), max_size=2)):
+            segment.add(Metric(t_ns=segment.now_ns, name="loss", value=value))
         if draw(st.integers(0, 4)) == 0:
             segment.checkpoint()
     kept = [line for line in to_lines(segment.records) if draw(st.integers(0, 19))]
@@ -297,3 +396,11 @@ def test_invalid_numbers_are_left_to_the_codec(odd: str, name: str) -> None:
     usual = "2" * len(odd)
     texts = [f'"t_ns":7,"step":3,"dur_ns":2,"{name}":{number}' for number in (usual, odd, usual)]
     assert_decoded_alike(b"".join(written(seq, text) for seq, text in enumerate(texts)))
+
+
+@pytest.mark.parametrize("number", ["-0", "0", "7", "9999999999999999999", "1e308", "1e309", "07"])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_unusual_values_of_a_metric_are_read_as_by_the_codec(sign: str, number: str) -> None:
+    texts = [f'"t_ns":7,"name":"loss","value":{value}' for value in ("1.5", sign + number, "2.5")]
+    lines = [written(seq, text, "metric") for seq, text in enumerate(texts)]
+    assert_decoded_alike(b"".join(lines))

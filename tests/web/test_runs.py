@@ -88,8 +88,8 @@ def test_list_of_sweeps_has_the_amounts_of_both_kinds(tmp_path: Path) -> None:
     page = sweeps_page(PageQuery(path="/sweeps"), BookReader())
     (row,) = page.rows
     assert row["spent"] == "1.50 USD, 1.50 USD showback"
-    assert "<td>2.00 USD, 2.00 USD showback</td>" in "".join(page.parts)
-    assert "<td>1.50 USD, 1.50 USD showback</td>" in "".join(page.parts)
+    assert '<td data-label="planned">2.00 USD, 2.00 USD showback</td>' in "".join(page.parts)
+    assert '<td data-label="spent">1.50 USD, 1.50 USD showback</td>' in "".join(page.parts)
 
 
 # The list of runs

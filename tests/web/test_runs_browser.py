@@ -263,6 +263,30 @@ def test_a_run_has_local_times_copies_and_links_to_its_sections(reader: Reader) 
         page.context.close()
 
 
+DRAWN = """(() => {
+    window.drawn = [];
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+        window.drawn.push(text);
+        return draw.call(this, text, ...rest);
+    };
+})()"""
+
+
+def test_an_axis_of_steps_has_ticks_at_whole_steps_in_a_wide_window(reader: Reader) -> None:
+    context = reader.chrome.new_context(viewport={"width": 1920, "height": 900})
+    context.set_default_timeout(PATIENCE_S * 1000)
+    page = context.new_page()
+    page.goto(reader.served.url)
+    page.add_init_script(DRAWN)
+    page.goto(f"{reader.served.base}/compare?run=run0000&run=run0001")
+    page.wait_for_function("() => window.drawn.includes('50')")
+    texts = page.evaluate("window.drawn")
+    assert {"0", "10", "20", "50"} <= set(texts)
+    assert [text for text in texts if "." in text] == []
+    context.close()
+
+
 def test_a_list_of_ten_thousand_runs_transfers_little(
     reader: Reader, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -15,8 +15,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from browser import chromium
+from command_line import outlay
 from outlay import BudgetGuard
 from outlay.clock import ManualClock
+from outlay.guard.rental.watch import remember_log
 from outlay.report import html
 from outlay.runs.inventory.machine_hours import HOUR_STATES
 from outlay.units import Money
@@ -226,8 +228,9 @@ def test_pages_fit_their_window_and_columns_that_matter_are_in_it(
 OUTSIDE = """([names, width]) => [...document.querySelectorAll(".wide > table")].flatMap(
 (table) => {
     const heads = [...table.querySelectorAll("thead th")];
+    const areCards = table.tHead.getBoundingClientRect().width <= 1;
     return heads.flatMap((head, n) => !names.includes(head.textContent.trim()) ? [] :
-        [head, ...table.querySelectorAll(`tbody tr td:nth-child(${n + 1})`)]
+        [...(areCards ? [] : [head]), ...table.querySelectorAll(`tbody tr td:nth-child(${n + 1})`)]
             .map((cell) => [cell, cell.getBoundingClientRect(),
                 table.parentElement.getBoundingClientRect()])
             .filter(([cell, box, room]) => box.width && (box.right > Math.min(width, room.right + 1)
@@ -265,3 +268,87 @@ def test_without_javascript_a_bar_leads_in_two_clicks_to_a_run(site: tuple[Any, 
     page.locator("td a[href^='/run/']").first.click()
     assert "/run/" in page.url
     context.close()
+
+
+CARDS = """(width) => {
+    const lists = [...document.querySelectorAll("table.list")];
+    return [lists.length, lists.flatMap((table) => [...table.querySelectorAll("td")])
+        .map((cell) => [cell.textContent, cell.getBoundingClientRect()])
+        .filter(([, box]) => box.width && (box.left < 0 || box.right > width))
+        .map(([text, box]) => `${text}: ${box.left} to ${box.right}`)];
+}"""
+
+
+def test_machines_runs_hours_and_ceilings_are_cards_on_a_phone(site: tuple[Any, str, str]) -> None:
+    chrome, base, url = site
+    context = chrome.new_context(viewport={"width": 390, "height": 900})
+    page = context.new_page()
+    page.goto(url)
+    page.goto(base)
+    assert page.evaluate(CARDS, 390) == [4, []]
+    burn = page.locator("#machines td[data-label='burn per hour']")
+    assert burn.count() == 4
+    assert burn.first.is_visible()
+    assert page.locator("#machines thead").bounding_box()["width"] <= 1
+    context.close()
+
+
+def test_a_long_name_of_a_group_leaves_room_for_the_columns(site: tuple[Any, str, str]) -> None:
+    chrome, base, url = site
+    context = chrome.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(url)
+    page.goto(f"{base}/runs?group=team")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('tr.group a')].map((a) => a.getBoundingClientRect().width)"
+    )
+    assert len(widths) == 3
+    assert max(widths) <= 0.25 * 1280
+    assert page.locator("thead th", has_text="model").bounding_box()["x"] < 1000
+    context.close()
+
+
+def test_what_a_gpu_costs_is_in_sight_on_a_phone(
+    site: tuple[Any, str, str], tmp_path: Path
+) -> None:
+    chrome, _, _ = site
+    for number in range(3):
+        vendor = f"a-vendor-with-a-name-of-many-letters-{number}" * 2
+        told = ("prices", "set", "H100", f"{number + 1}.50 USD/h", "--provider", vendor)
+        assert outlay(*told, OUTLAY_HOME=str(tmp_path)).code == 0
+    with serving(tmp_path) as served:
+        context = chrome.new_context(viewport={"width": 390, "height": 900})
+        page = context.new_page()
+        page.goto(served.url)
+        page.goto(f"{served.base}/prices")
+        assert page.evaluate(CARDS, 390) == [1, []]
+        prices = page.locator("td[data-label='per GPU-hour']")
+        assert prices.all_text_contents() == ["1.50 USD", "2.50 USD", "3.50 USD"]
+        context.close()
+
+
+def test_the_title_of_the_window_counts_a_limit_that_is_exceeded_while_it_is_open(
+    site: tuple[Any, str, str], tmp_path: Path
+) -> None:
+    chrome, _, _ = site
+    guard = BudgetGuard("10 USD", tmp_path / "spend.jsonl")
+    guard.record_actual("lab01-train", 4)
+    remember(guard, tmp_path)
+    with serving(tmp_path) as served:
+        context = chrome.new_context()
+        context.set_default_timeout(PATIENCE_S * 1000)
+        page = context.new_page()
+        page.goto(served.url)
+        page.locator(".state.live").wait_for()
+        assert page.title() == "Now · outlay"
+        guard.record_actual("lab01-train", 8)
+        page.wait_for_function("() => document.title === '(1) Now · outlay'")
+        assert page.locator("p.alarm").is_visible()
+        context.close()
+
+
+def remember(guard: BudgetGuard, home: Path) -> None:
+    """Note a spend log in a home, as its commands do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTLAY_HOME", str(home))
+        remember_log(guard.log_path)

@@ -1,16 +1,17 @@
-"""Steps and spans of a process by column: growable vectors of integers."""
+"""Steps, spans and metrics of a process by column: growable vectors of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from operator import add, attrgetter
-from typing import overload
+from typing import Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.ledger import Record, Step
+from outlay.ledger import Metric, Record, Step
 
 # Growable columns: a few bytes per step, and views without copies.
 
@@ -244,15 +245,53 @@ STEP_FIELDS = tuple(field.name for field in fields(StepColumns))
 _all = attrgetter(*STEP_FIELDS)
 
 
-class BulkRecords(Sequence[Record]):
-    """Records of one segment, the steps by column; as a sequence, records are built on access."""
+# Metrics by column.
 
-    def __init__(self, steps: StepColumns, others: Sequence[Record]) -> None:
+NO_STEP: Final = -(2**62)
+"""Stands for the step of a value that stated none."""
+
+
+@dataclass(slots=True)
+class MetricColumns:
+    """The values of one metric, in the order in which they were recorded."""
+
+    t_ns: array[int] = field(default_factory=lambda: array("q"))
+    value: array[float] = field(default_factory=lambda: array("d"))
+    step: array[int] = field(default_factory=lambda: array("q"))
+
+    def append(self, metric: Metric) -> None:
+        """Add a value."""
+        self.t_ns.append(metric.t_ns)
+        self.value.append(metric.number)
+        self.step.append(NO_STEP if metric.step is None else metric.step)
+
+    def extend(self, more: MetricColumns) -> None:
+        """Add values."""
+        self.t_ns.extend(more.t_ns)
+        self.value.extend(more.value)
+        self.step.extend(more.step)
+
+
+class BulkRecords(Sequence[Record]):
+    """Records of one segment, the steps and metrics by column; as a sequence, built on access.
+
+    ``metrics`` are by name, in the order of their first values. A sequence that is not a block of
+    a log has none: they are among the ``others``.
+    """
+
+    def __init__(
+        self,
+        steps: StepColumns,
+        others: Sequence[Record],
+        metrics: Mapping[str, MetricColumns] | None = None,
+    ) -> None:
         self.steps = steps
         self.others = others
+        self.metrics = metrics or {}
 
     def __len__(self) -> int:
-        return len(self.steps.end) + len(self.others)
+        logged = sum(len(each.value) for each in self.metrics.values())
+        return len(self.steps.end) + logged + len(self.others)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...

@@ -7,9 +7,9 @@ and limits are computed from the account, in other packages.
 from __future__ import annotations
 
 import math
-from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +17,12 @@ from msgspec.structs import replace as replace_fields
 from numpy.typing import NDArray
 
 from outlay.account.columns import (
+    NO_STEP,
     STEP_FIELDS,
     BulkRecords,
     Column,
     Ints,
+    MetricColumns,
     SpanInterval,
     Spans,
     StepColumns,
@@ -48,7 +50,6 @@ from outlay.ledger import (
     energy_of,
 )
 
-_NO_STEP = -(2**62)
 _MOST_CACHED: Final = 4_000_000
 """Points of metrics that are cached as columns, 24 bytes each."""
 
@@ -63,31 +64,17 @@ class MetricPoint:
     step: int | None = None
 
 
-@dataclass(slots=True)
-class MetricColumns:
-    """The values of one metric, in the order in which they were recorded."""
-
-    t_ns: array[int] = field(default_factory=lambda: array("q"))
-    value: array[float] = field(default_factory=lambda: array("d"))
-    step: array[int] = field(default_factory=lambda: array("q"))
-
-    def append(self, metric: Metric) -> None:
-        """Add a value."""
-        self.t_ns.append(metric.t_ns)
-        self.value.append(metric.number)
-        self.step.append(_NO_STEP if metric.step is None else metric.step)
-
-    def points(self, rank: int, most: int | None = None) -> list[MetricPoint]:
-        """Return the values as points; about ``most`` of them, evenly spaced, with the last."""
-        every = 1 if most is None else -(-len(self.t_ns) // most) or 1
-        last = len(self.t_ns) - 1
-        return [
-            MetricPoint(
-                self.t_ns[at], rank, self.value[at],
-                None if self.step[at] == _NO_STEP else self.step[at],
-            )
-            for at in range(last % every if last > 0 else 0, last + 1, every)
-        ]  # fmt: skip
+def points_of(columns: MetricColumns, rank: int, most: int | None = None) -> list[MetricPoint]:
+    """Return values as points; about ``most`` of them, evenly spaced, with the last."""
+    every = 1 if most is None else -(-len(columns.t_ns) // most) or 1
+    last = len(columns.t_ns) - 1
+    return [
+        MetricPoint(
+            columns.t_ns[at], rank, columns.value[at],
+            None if columns.step[at] == NO_STEP else columns.step[at],
+        )
+        for at in range(last % every if last > 0 else 0, last + 1, every)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +97,14 @@ class MetricCurve:
         return MetricCurve(self.t_ns[chosen], self.step[chosen], self.value[chosen])
 
 
+def _with_steps(curve: MetricCurve) -> MetricCurve:
+    """Return the values that state a step; if none does, all of them, by number."""
+    stated = curve.step != NO_STEP
+    if not stated.any():
+        return MetricCurve(curve.t_ns, np.arange(len(curve)), curve.value)
+    return curve if stated.all() else curve.at(stated)
+
+
 _NO_CURVE: Final = MetricCurve(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
@@ -128,7 +123,7 @@ class SegmentAccount:
         self.spans, self.overlapped = Spans(), Spans()
         self.open: dict[int, SpanBegun] = {}
         self.checkpoints: list[CheckpointCommitted] = []
-        self.metrics: dict[str, MetricColumns] = {}
+        self.metrics: defaultdict[str, MetricColumns] = defaultdict(MetricColumns)
         self.budget_events: list[BudgetEvent] = []
         self.notes: list[Note] = []
         self.beat_energy_mj = self.gpu_busy_ns = 0
@@ -145,7 +140,7 @@ class SegmentAccount:
         """Add more records of the segment."""
         self.revision += 1
         if isinstance(records, BulkRecords):
-            self.add_steps(records.steps)
+            self._add_bulk(records)
             records = records.others
         steps = [record for record in records if type(record) is Step]
         if len(steps) != len(records):
@@ -153,11 +148,19 @@ class SegmentAccount:
             self.life.fold(others)
             for record in others:
                 if type(record) is Metric:
-                    self._add_metric(record)
+                    self.metrics[record.name].append(record)
                 else:
                     self._fold_one(record)
         if steps:
             self.add_steps(StepColumns.of(steps))
+
+    def _add_bulk(self, records: BulkRecords) -> None:
+        """Add what is by column."""
+        if len(records.steps.end):
+            self.add_steps(records.steps)
+        for name, columns in records.metrics.items():
+            self.metrics[name].extend(columns)
+            self.life.last_sign_ns = max(self.life.last_sign_ns, max(columns.t_ns))
 
     def add_steps(self, steps: StepColumns) -> None:
         """Add steps; late ones are merged in by their end."""
@@ -267,12 +270,6 @@ class SegmentAccount:
             steps = self.steps
             decreases = find_decreases(steps.number[seen:], steps.count[seen:])
             self._first_decrease = seen + int(decreases[0]) if len(decreases) else None
-
-    def _add_metric(self, metric: Metric) -> None:
-        columns = self.metrics.get(metric.name)
-        if columns is None:
-            columns = self.metrics[metric.name] = MetricColumns()
-        columns.append(metric)
 
     def _fold_one(self, record: Record) -> None:
         match record:
@@ -451,20 +448,22 @@ class RunAccount:
         return sorted((p for p in finite if p.rank == lowest), key=lambda point: point.t_ns)
 
     def curve(self, name: str) -> MetricCurve:
-        """Return the same points as columns, for charts: all of them, cached until the next fold.
+        """Return the points of ``series`` as columns, for charts; cached until the next fold.
 
         Where some points state a step, those that do not are left out.
         """
         if name not in self._curves:
-            found = self._read_curve(name)
+            found = _with_steps(self.recorded(name))
             if len(found) + sum(map(len, self._curves.values())) > _MOST_CACHED:
                 self._curves.clear()
             self._curves[name] = found
         return self._curves[name]
 
-    def _read_curve(self, name: str) -> MetricCurve:
-        moves, found = self.moves(), dict[int, list[MetricCurve]]()
-        for account in self.shown():
+    def recorded(self, *names: str) -> MetricCurve:
+        """Return the points of ``series`` as columns, with ``NO_STEP`` where none was stated."""
+        moves, found, shown = self.moves(), dict[int, list[MetricCurve]](), self.shown()
+        name = next((n for n in names if any(n in each.metrics for each in shown)), "")
+        for account in shown:
             if name in account.metrics:
                 columns, segment = account.metrics[name], account.life.segment
                 value = np.array(columns.value)
@@ -479,10 +478,7 @@ class RunAccount:
         joined = MetricCurve(*map(np.concatenate, columns_of))
         if (np.diff(joined.t_ns) < 0).any():
             joined = joined.at(np.argsort(joined.t_ns, kind="stable"))
-        stated = joined.step != _NO_STEP
-        if not stated.any():
-            return MetricCurve(joined.t_ns, np.arange(len(joined)), joined.value)
-        return joined if stated.all() else joined.at(stated)
+        return joined
 
     def values(self, *names: str) -> NDArray[np.float64]:
         """Return the values of the same points, in any order, without a point for each."""
@@ -504,5 +500,5 @@ class RunAccount:
             for account in self.shown()
             if name in account.metrics
             for moved_ns in [moves.get(account.life.segment, 0)]
-            for point in account.metrics[name].points(account.life.segment.rank, most)
+            for point in points_of(account.metrics[name], account.life.segment.rank, most)
         ]

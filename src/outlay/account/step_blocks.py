@@ -1,14 +1,16 @@
-"""Bulk decoding of step lines in blocks of a run log, with the same result as the codec.
+"""Bulk decoding of steps and metrics in blocks of a run log, with the same result as the codec.
 
-Almost all lines of a log are steps, and almost all steps have the same fields. Those are decoded as
-columns, other lines one by one. If anything is unusual (damage, a gap, a sequence number out of
-order) the whole block is left to the codec, which alone decides what is damaged.
+Almost all lines of a log are steps and metrics, and almost all of a kind have the same fields.
+Those are decoded as columns, other lines one by one. If anything is unusual (damage, a gap, a
+sequence number out of order) the whole block is left to the codec, which alone decides what is
+damaged.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from zlib import crc32
@@ -17,29 +19,45 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account.columns import BulkRecords, Ints, StepColumns, uniform
-from outlay.ledger import Gap, Record, Step, encode_line
-from outlay.ledger.codec import SEAL, SEAL_BYTES, Decoded, decode_block
+from outlay.account.columns import (
+    NO_STEP,
+    BulkRecords,
+    Ints,
+    MetricColumns,
+    StepColumns,
+    uniform,
+)
+from outlay.ledger import Gap, Metric, Record, Step, encode_line
+from outlay.ledger.codec import SEAL, SEAL_BYTES, Decoded, decode_block, decode_values
 from outlay.ledger.records import UNWRITTEN
 
-# Step lines of one shape, decoded as columns.
+# Lines of one shape, decoded as columns.
 #
-# The step lines of a run differ only in the digits of their numbers. A *shape* is such a line with
-# the positions of its digits; all lines of a shape are checked and decoded by arithmetic on whole
-# columns of bytes. Other lines are left to the codec. CRC-32 is linear: the checksum of a line is
-# that of the same line with zeros for digits, xor a term for each digit that depends on its value
-# and its distance from the end. A table lookup covers four digits.
+# The step lines of a run differ only in the digits of their numbers, and so do the lines of a
+# metric whose values have as many digits. A *shape* is such a line with the positions of its
+# digits; all lines of a shape are checked and decoded by arithmetic on whole columns of bytes.
+# Other lines are left to the codec. CRC-32 is linear: the checksum of a line is that of the same
+# line with zeros for digits, xor a term for each digit that depends on its value and its distance
+# from the end. A table lookup covers four digits. Only the texts of a metric's values are joined
+# and read as the codec reads them, since a fraction in decimal digits is rounded.
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 _GROUP = 4  # Digits per table lookup.
 _MAX_DIGITS = 19
 _CRC_OFFSET = len(b',"crc":"')
 _TOO_LARGE = 461  # The codec may refuse 19 digits that start with this or more.
-_BODY = re.compile(rb'\{"v":1,"seq":[0-9]{1,19},"kind":"step"(?:,"[a-z_]+":[0-9]{1,19})+')
-_NUMBER = re.compile(rb',"([a-z_]+)":([0-9]+)')
+_STEP = re.compile(rb'\{"v":1,"seq":[0-9]{1,19},"kind":"step"(?:,"[a-z_]+":[0-9]{1,19})+')
+_METRIC = re.compile(
+    rb'\{"v":1,"seq":[0-9]{1,19},"kind":"metric","t_ns":[0-9]{1,19},"name":"([^"\\]*)"'
+    rb',"value":(-?[0-9]{1,19}(?:\.[0-9]{1,19})?(?:e-?[0-9]{1,3})?)(?:,"step":[0-9]{1,19})?'
+)
+_DIGITS = re.compile(rb"[0-9]")
+_NUMBER = re.compile(rb',"([a-z_]+)":-?([0-9]+)(?:\.([0-9]+))?')
+_FRACTION = "after the point"
 _TILE = 64  # Lines that are compared as one row: NumPy is slow at many short rows.
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype="<u2")
 
@@ -65,21 +83,28 @@ class _Number:
     @property
     def least(self) -> int:
         """The lowest valid first group: no leading zeros, and a count is at least 1."""
+        if self.name == _FRACTION:
+            return 0
         return 10 ** (self.leading_digits - 1) if self.digits > 1 or self.name == "count" else 0
 
     @property
     def beyond(self) -> int:
         """The first group must be below this for the codec to accept the number."""
-        return _TOO_LARGE if self.digits == _MAX_DIGITS else 10**_GROUP
+        is_whole = self.name != _FRACTION
+        return _TOO_LARGE if is_whole and self.digits == _MAX_DIGITS else 10**_GROUP
 
 
 @dataclass(frozen=True, slots=True)
-class StepLines:
-    """Lines of one shape: their indices in the block, and the values of their digit groups."""
+class ShapedLines:
+    """Lines of one shape: their indices in the block, and the values of their digit groups.
 
-    shape: StepShape
+    ``values_read`` are the values of lines of a metric, as the codec reads them.
+    """
+
+    shape: LineShape
     indices: Ints
     groups: Words
+    values_read: Floats
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -96,23 +121,25 @@ class StepLines:
         return found
 
 
-class StepShape:
-    """The form of a step line, and the positions of its digits.
+class LineShape:
+    """The form of a line of a step or of a metric, and the positions of its digits.
 
-    ``body`` is the line up to its checksum, with zeros for the digits of its numbers.
+    ``body`` is the line up to its checksum, with zeros for the digits of its numbers; ``metric`` is
+    the name of the metric of such a line.
     """
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, metric: str | None = None) -> None:
         line = body + SEAL % 0 + b"\n"
         self.width = len(line)
+        self.metric = metric
         self.numbers: dict[str, _Number] = {}
         self._ends: list[int] = []
         for match in _NUMBER.finditer(body):
-            first = len(self._ends)
-            self._ends.extend(range(match.end(2), match.start(2), -_GROUP))
-            groups = range(first, len(self._ends))
-            name = match[1].decode()
-            self.numbers[name] = _Number(name, match.start(2), match.end(2), groups)
+            self._add_number(match[1].decode(), *match.span(2))
+            if match[3] is not None:
+                self._add_number(_FRACTION, *match.span(3))
+        found = _METRIC.fullmatch(body)
+        self._value = slice(*found.span(2)) if found is not None else slice(0)
         numbers = self.numbers.values()
         self._offsets = [end - _GROUP for end in self._ends]
         self._first_groups = [number.groups[-1] for number in numbers]
@@ -125,6 +152,11 @@ class StepShape:
         self._line = np.tile(np.frombuffer(line, dtype=np.uint8) & fixed, _TILE)
         self._zeros_crc = np.uint32(crc32(body))
         self._crc_tables = [_crc_table(len(body) - end) for end in self._ends]
+
+    def _add_number(self, name: str, start: int, end: int) -> None:
+        first = len(self._ends)
+        self._ends.extend(range(end, start, -_GROUP))
+        self.numbers[name] = _Number(name, start, end, range(first, len(self._ends)))
 
     def _fixed_bytes(self) -> Bytes:
         """Return a mask of the bytes that are equal in every line of the shape."""
@@ -154,6 +186,14 @@ class StepShape:
         good &= self._have_valid_crc(rows, groups)
         good &= self._have_valid_numbers(groups)
         return good, groups if good.all() else groups[:, good]
+
+    def read_values(self, rows: Bytes) -> Floats:
+        """Return the values in lines of a metric, read as by the codec."""
+        if self.metric is None:
+            return np.empty(0)
+        texts = np.full((len(rows), self._value.stop - self._value.start + 1), ord(","), np.uint8)
+        texts[:, :-1] = rows[:, self._value]
+        return np.array(decode_values(texts.tobytes()[:-1]))
 
     def _groups(self, rows: Bytes) -> tuple[Words, Bools]:
         """Return the value of each group of digits, by group, and which rows have only digits."""
@@ -185,28 +225,30 @@ class StepShape:
         return valid
 
 
-def shape_of(line: bytes) -> StepShape | None:
-    """Return the shape of a line; None unless it is a step exactly as the codec writes it."""
+def shape_of(line: bytes) -> LineShape | None:
+    """Return the shape of a line; None unless it is as the codec writes a step or a metric."""
     body = line[:-SEAL_BYTES]
-    if _BODY.fullmatch(body) is None:
-        return None  # A number is negative, fractional or too long.
+    if _STEP.fullmatch(body) is None and _METRIC.fullmatch(body) is None:
+        return None  # A number is negative, fractional or too long, or a value is not a number.
     return _shape_of_body(_fill_digits(b"0", body))
 
 
 @lru_cache(maxsize=1024)
-def _shape_of_body(zeros: bytes) -> StepShape | None:
+def _shape_of_body(zeros: bytes) -> LineShape | None:
     body = _fill_digits(b"2", zeros)  # Valid for the codec, and the default of no field.
     line = body + SEAL % crc32(body) + b"\n"
     match decode_block(line).records:
         case [Step() as step] if _encode(step) == line:
-            return StepShape(zeros)
+            return LineShape(zeros)
+        case [Metric(name=name)]:
+            return LineShape(zeros, name)
         case _:
             return None
 
 
 def _fill_digits(digit: bytes, body: bytes) -> bytes:
-    """Return the body of a line with every digit of its numbers replaced."""
-    return _NUMBER.sub(lambda number: b',"%b":%b' % (number[1], digit * len(number[2])), body)
+    """Return the body of a line with every digit of its numbers replaced, but for exponents."""
+    return _NUMBER.sub(lambda number: _DIGITS.sub(digit, number[0]), body)
 
 
 def _encode(step: Step) -> bytes:
@@ -238,7 +280,7 @@ def _crc_table(distance: int) -> Words:
 
 _MIN_LINES = 256  # Fewer are decoded faster one by one.
 _MAX_SHAPES = 16  # Of one length, in one block.
-_KIND = b',"kind":"step",'
+_KINDS = b',"kind":"step",', b',"kind":"metric",'
 _KIND_BEFORE = 64
 np.empty(31 << 20, dtype=np.uint8)  # Raises glibc's mmap threshold: blocks reuse freed memory.
 
@@ -246,8 +288,14 @@ np.empty(31 << 20, dtype=np.uint8)  # Raises glibc's mmap threshold: blocks reus
 class StepBlock(BulkRecords):
     """The records of a block; as a sequence, in the codec's order."""
 
-    def __init__(self, block: bytes, steps: StepColumns, others: Sequence[Record]) -> None:
-        super().__init__(steps, others)
+    def __init__(
+        self,
+        block: bytes,
+        steps: StepColumns,
+        others: Sequence[Record],
+        metrics: Mapping[str, MetricColumns],
+    ) -> None:
+        super().__init__(steps, others, metrics)
         self._block = block
 
     def _first(self) -> Record:
@@ -279,8 +327,14 @@ class _OtherLines:
         return {index: record for index, record in indexed if type(record) is Step}
 
     @property
+    def metrics(self) -> dict[int, Metric]:
+        """The metrics by index of their line."""
+        indexed = zip(self.indices, self.records, strict=True)
+        return {index: record for index, record in indexed if type(record) is Metric}
+
+    @property
     def others(self) -> list[Record]:
-        return [record for record in self.records if type(record) is not Step]
+        return [record for record in self.records if type(record) not in (Step, Metric)]
 
 
 class _Lines:
@@ -313,10 +367,10 @@ class _Lines:
         lengths = np.flatnonzero(np.bincount(self._lengths))
         return [np.flatnonzero(self._lengths == length) for length in lengths]
 
-    def is_step(self, index: int) -> bool:
-        """Return whether a line looks like a step."""
+    def may_have_shape(self, index: int) -> bool:
+        """Return whether a line looks like a step or a metric."""
         start = int(self._starts[index])
-        return self._block.find(_KIND, start, start + _KIND_BEFORE) > 0
+        return any(self._block.find(kind, start, start + _KIND_BEFORE) > 0 for kind in _KINDS)
 
     def rows(self, indices: Ints) -> Bytes:
         """Return lines of one length as rows of bytes, newlines included."""
@@ -336,7 +390,7 @@ def decode_steps(block: bytes) -> Decoded:
 def _decode_in_bulk(block: bytes) -> Decoded | None:
     """Return the records of a block; None if anything in it is unusual, or nothing is in bulk."""
     lines = _Lines(block)
-    bulk: list[StepLines] = []
+    bulk: list[ShapedLines] = []
     left: list[Ints] = []
     for indices in lines.by_length():
         shaped, remaining = _match_shapes(lines, indices)
@@ -349,17 +403,20 @@ def _decode_in_bulk(block: bytes) -> Decoded | None:
     if rest is None or not _are_consecutive(bulk, rest, first_seq):
         return None
     others = rest.others
-    found = StepBlock(block, _join_steps(bulk, rest.steps), others)
+    steps = _join_steps([each for each in bulk if each.shape.metric is None], rest.steps)
+    metrics = _join_metrics([each for each in bulk if each.shape.metric is not None], rest.metrics)
+    found = StepBlock(block, steps, others, metrics)
     return Decoded(found, [], first_seq=first_seq, rare=others)
 
 
-def _match_shapes(lines: _Lines, indices: Ints) -> tuple[list[StepLines], Ints]:
-    """Return the steps among lines of one length by shape, and the indices of the other lines."""
-    found: list[StepLines] = []
+def _match_shapes(lines: _Lines, indices: Ints) -> tuple[list[ShapedLines], Ints]:
+    """Return lines of one length by shape, and the indices of the other lines."""
+    found: list[ShapedLines] = []
     for _ in range(_MAX_SHAPES):
         if len(indices) < _MIN_LINES:
             break
-        first = next((at for at in range(len(indices)) if lines.is_step(indices[at])), None)
+        every = range(len(indices))
+        first = next((at for at in every if lines.may_have_shape(indices[at])), None)
         shape = None if first is None else shape_of(lines.text(indices[first : first + 1])[:-1])
         if shape is None:
             break
@@ -371,20 +428,27 @@ def _match_shapes(lines: _Lines, indices: Ints) -> tuple[list[StepLines], Ints]:
         if not good.any():
             break
         matches[matches] = good
-        found.append(StepLines(shape, indices if matches.all() else indices[matches], groups))
+        try:
+            values = shape.read_values(rows if matches.all() else rows[matches])
+        except msgspec.MsgspecError:
+            break  # A value is too large.
+        chosen = indices if matches.all() else indices[matches]
+        found.append(ShapedLines(shape, chosen, groups, values))
         indices = indices[~matches]
     return found, indices
 
 
-def _are_consecutive(bulk: Sequence[StepLines], rest: _OtherLines, first_seq: int) -> bool:
+def _are_consecutive(bulk: Sequence[ShapedLines], rest: _OtherLines, first_seq: int) -> bool:
     """Return whether the sequence numbers of all lines are consecutive."""
     if [record.seq - first_seq for record in rest.records] != rest.indices:
         return False
     return all((each.values("seq") - each.indices == first_seq).all() for each in bulk)
 
 
-def _join_steps(bulk: Sequence[StepLines], rest: dict[int, Step]) -> StepColumns:
+def _join_steps(bulk: Sequence[ShapedLines], rest: dict[int, Step]) -> StepColumns:
     """Return all steps in the order of their lines; ``rest`` is by index of the line."""
+    if not bulk:
+        return StepColumns.of([*rest.values()])
     parts = [(each.indices, StepColumns.read(each.values)) for each in bulk]
     if rest:
         parts.append((np.array([*rest]), StepColumns.of([*rest.values()])))
@@ -392,3 +456,57 @@ def _join_steps(bulk: Sequence[StepLines], rest: dict[int, Step]) -> StepColumns
     joined = StepColumns.joined([columns for _, columns in parts])
     index = np.concatenate([indices for indices, _ in parts])
     return joined if (np.diff(index) > 0).all() else joined.take(np.argsort(index))
+
+
+def _join_metrics(bulk: Sequence[ShapedLines], rest: dict[int, Metric]) -> dict[str, MetricColumns]:
+    """Return the values of each metric in the order of their lines; metrics by their first line."""
+    parts = defaultdict[str, list[_MetricPart]](list)
+    for each in bulk:
+        assert each.shape.metric is not None
+        parts[each.shape.metric].append(_MetricPart.of(each))
+    left = defaultdict[str, dict[int, Metric]](dict)
+    for index, metric in rest.items():
+        left[metric.name][index] = metric
+    for name, metrics in left.items():
+        parts[name].append(_MetricPart.of_records(metrics))
+    joined = {name: _MetricPart.joined(each) for name, each in parts.items()}
+    in_order = sorted(joined.items(), key=lambda item: int(item[1].indices[0]))
+    return {name: part.columns() for name, part in in_order}
+
+
+@dataclass(frozen=True, slots=True)
+class _MetricPart:
+    """Some values of a metric: the indices of their lines, and what these say."""
+
+    indices: Ints
+    t_ns: Ints
+    value: Floats
+    step: Ints
+
+    @classmethod
+    def of(cls, lines: ShapedLines) -> _MetricPart:
+        has_step = "step" in lines.shape.numbers
+        step = lines.values("step") if has_step else uniform(NO_STEP, len(lines))
+        return cls(lines.indices, lines.values("t_ns"), lines.values_read, step)
+
+    @classmethod
+    def of_records(cls, metrics: Mapping[int, Metric]) -> _MetricPart:
+        columns = MetricColumns()
+        for metric in metrics.values():
+            columns.append(metric)
+        read = map(np.array, (columns.t_ns, columns.value, columns.step))
+        return cls(np.array([*metrics]), *read)
+
+    @classmethod
+    def joined(cls, parts: Sequence[_MetricPart]) -> _MetricPart:
+        rows = zip(*((p.indices, p.t_ns, p.value, p.step) for p in parts), strict=True)
+        indices, *columns = map(np.concatenate, rows)
+        order = np.argsort(indices)
+        return cls(indices[order], *(column[order] for column in columns))
+
+    def columns(self) -> MetricColumns:
+        columns = MetricColumns()
+        columns.t_ns.frombytes(self.t_ns.tobytes())
+        columns.value.frombytes(self.value.tobytes())
+        columns.step.frombytes(self.step.tobytes())
+        return columns

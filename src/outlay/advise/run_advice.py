@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Literal
 
-from outlay.account.run import MetricPoint
+import numpy as np
+
+from outlay.account.run import MetricCurve
 from outlay.advise.batch_size import advise_batch_size, parameters_of
 from outlay.advise.dataset import recommend_fewer_passes
 from outlay.advise.overhead import (
@@ -213,10 +214,9 @@ def evaluations_of(view: RunView) -> Evaluations | None:
     less often than at every tenth step.
     """
     account = view.account
-    series = {
-        name: account.series(name) for name in (*LOSS, *ACCURACY) if name in account.metric_names()
-    }
-    known = [name for name, points in series.items() if points]
+    names = account.metric_names()
+    series = {name: account.recorded(name) for name in (*LOSS, *ACCURACY) if name in names}
+    known = [name for name, points in series.items() if len(points)]
     name = next((each for each in known if _is_evaluation(view, each, series[each])), None)
     each = 1
     if name is None:
@@ -225,11 +225,11 @@ def evaluations_of(view: RunView) -> Evaluations | None:
     if name is None:
         return None
     points, negated = series[name], name in LOSS
-    blocks = [points[at : at + each] for at in range(0, len(points) - each + 1, each)]
-    seen = [fmean(point.value for point in block) for block in blocks]
+    firsts = range(0, len(points) - each + 1, each)
+    seen = [fmean(points.value[at : at + each].tolist()) for at in firsts]
     return Evaluations(
         values=[-value if negated else value for value in seen],
-        t_ns=[block[-1].t_ns for block in blocks],
+        t_ns=points.t_ns[each - 1 :: each].tolist(),
         negated=negated,
         unit="evaluation" if each == 1 else "step",
         each=each,
@@ -237,7 +237,7 @@ def evaluations_of(view: RunView) -> Evaluations | None:
     )
 
 
-def _is_evaluation(view: RunView, name: str, points: Sequence[MetricPoint]) -> bool:
+def _is_evaluation(view: RunView, name: str, points: MetricCurve) -> bool:
     if any(part in name for part in _SAYS_SO):
         return True
     segments = [view.account.segments[each.segment] for each in view.timeline.attempts]
@@ -249,12 +249,13 @@ def _is_evaluation(view: RunView, name: str, points: Sequence[MetricPoint]) -> b
         for span in segment.spans
         if span.name == ph.EVALUATION
     )
+    if not spans:
+        return False
     # Evaluations do not overlap: a point is in the last one that began before it, or in none.
-    last = (bisect_right(spans, (point.t_ns, math.inf)) - 1 for point in points)
-    inside = sum(
-        at >= 0 and point.t_ns <= spans[at][1] for at, point in zip(last, points, strict=True)
-    )
-    return 2 * inside > len(points)
+    begins, ends = np.array(spans).T
+    last = np.searchsorted(begins, points.t_ns, side="right") - 1
+    inside = np.count_nonzero((last >= 0) & (points.t_ns <= ends[last]))
+    return bool(2 * inside > len(points))
 
 
 def _bound_of(values: Sequence[float], *, negated: bool) -> float:
@@ -272,11 +273,11 @@ def _schedule(view: RunView, t_ns: Sequence[int]) -> list[int] | Literal["varies
 
     "varies" if it changes otherwise, None if it is not recorded, or fell to almost nothing.
     """
-    points = view.account.series(*LEARNING_RATE)
-    if not points:
+    points = view.account.recorded(*LEARNING_RATE)
+    if not len(points):
         return None
-    at = [point.t_ns for point in points]
-    rates = [points[max(0, bisect_right(at, t) - 1)].value for t in t_ns]
+    at = np.maximum(np.searchsorted(points.t_ns, t_ns, side="right") - 1, 0)
+    rates = points.value[at].tolist()
     largest = max(rates)
     if view.timeline.alive and rates[-1] <= _LOW_RATE * largest:
         return None

@@ -171,5 +171,6 @@ def best_loss(account: RunAccount) -> float | None:
 
 def last_reported(account: RunAccount, names: Sequence[str]) -> float | None:
     """Return the last value above zero that was reported under one of some names."""
-    values = [point.value for point in account.series(*names) if point.value > 0]
-    return values[-1] if values else None
+    values = account.recorded(*names).value
+    above = values[values > 0]
+    return float(above[-1]) if len(above) else None

@@ -35,6 +35,7 @@ def _unwrap_scalar(value: object) -> object:
 _encode = msgspec.json.Encoder(enc_hook=_unwrap_scalar).encode
 _decoder: msgspec.json.Decoder[KnownRecord] = msgspec.json.Decoder(KnownRecord)
 _any_decoder = msgspec.json.Decoder(dict[str, object])
+_values_decoder = msgspec.json.Decoder(list[float])
 
 
 class Decoded(NamedTuple):
@@ -67,6 +68,15 @@ def decode_block(block: bytes) -> Decoded:
         except _UNREADABLE:
             pass  # A line has an unknown kind or an older schema: decode them one by one.
     return _decode_each(lines)
+
+
+def decode_values(numbers: bytes) -> list[float]:
+    """Return the values of a metric's lines, separated by commas, as their lines are decoded.
+
+    Raises:
+        msgspec.MsgspecError: One of them is no number, or too large for a float.
+    """
+    return _values_decoder.decode(b"[%b]" % numbers)
 
 
 def _match_checksums(lines: Sequence[bytes]) -> bool:

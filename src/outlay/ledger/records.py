@@ -132,7 +132,7 @@ class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
     count: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] = 1
 
 
-class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
+class Metric(_Base, frozen=True, kw_only=True, tag="metric", gc=False):
     """A number that the training reported, such as accuracy.
 
     JSON has no NaN or infinity: they are written as ``"nan"``, ``"inf"`` and ``"-inf"``.

@@ -101,6 +101,7 @@ def figure_cell(figure: RunFigure, run: RunRow, now_ns: int) -> object:
         text=figure.text(run, now_ns),
         value=figure.cell(run),
         is_number=figure.unit.is_right,
+        is_name=figure.name == "model",
     )
 
 

@@ -580,12 +580,17 @@ def late_blocks(spends: Iterable[SpendItem]) -> list[Block]:
     rows = [(each.origin, each.name, each.user, each.cost) for each in late]
     if not rows:
         return []
-    note = "These months were closed before this was known of them, so it is booked here."
-    return [Table(("month of origin", "what", "who", "booked here"), rows), NoteBlock(note)]
+    return [Table(("month of origin", "what", "who", "booked here"), rows), NoteBlock(BOOKED_LATE)]
 
 
-def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:
-    """Return what the present month will cost, with the interval; nothing without an estimate."""
+BOOKED_LATE = "These months were closed before this was known of them, so it is booked here."
+
+
+def month_blocks(months: dict[Unit, Estimate], href: str = "") -> list[Block]:
+    """Return what the present month will cost, with the interval; nothing without an estimate.
+
+    ``href`` is where the amounts lead on a page.
+    """
     found: list[Block] = []
     for unit, total in months.items():
         point = unit.money(round(total.point))
@@ -593,7 +598,7 @@ def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:
         if total.low is not None and total.high is not None:
             low, high = (unit.money(round(end)) for end in (total.low, total.high))
             text += f" ({range_text(low, high)} {unit.currency}, {total.confidence:.0%})"
-        found.append(Figure("by the end of the month", point, text, "estimated"))
+        found.append(Figure("by the end of the month", point, text, "estimated", href=href))
     note = (
         "Spent so far, what runs now as long as it may last, and what begins later as in the last "
         f"{PAST_DAYS} days, or fewer; each charge counts on the days of its use."

@@ -23,6 +23,7 @@ class Figure:
         leads: Whether it is among the few headline figures.
         copies: Whether a page has a button that copies it.
         at_ns: The instant that it is, which a reader also sees in local time.
+        href: Where it leads on a page.
     """
 
     label: str
@@ -32,6 +33,7 @@ class Figure:
     leads: bool = False
     copies: bool = False
     at_ns: int | None = None
+    href: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,8 @@ def _figure_html(figure: Figure) -> str:
         text = f'<span title="{figure.text}">{figure.text}</span>'
     if figure.at_ns is not None:
         text = html.moment(figure.at_ns, figure.text)
+    if figure.href:
+        text = f'<a href="{html_text(figure.href)}">{text}</a>'
     copy = html.copy_button(figure.text, figure.label) if figure.copies else ""
     label = f"<dt>{html_text(figure.label)}{copy}</dt>"
     return f'<div class="{kind}">{label}<dd{exact}>{text}{mark}</dd></div>'

@@ -239,7 +239,7 @@ def _cell(value: object, is_right: bool, decimals: int, label: str = "") -> str:
             return f'<td{align} title="{value}">{shown}</td>'
         case Cell():
             title = f' title="{html_text(value.title)}"' if value.title else ""
-            align = ' class="text"' if value.is_long else align
+            align = f' class="text"{label}' if value.is_long else align
             return f"<td{align}{title}>{_inside(value)}</td>"
         case bool() | None | str():
             text = "" if value is None else str(value)
@@ -264,6 +264,8 @@ def _inside(cell: Cell) -> str:
     if cell.href:
         kind = ' class="name"' if cell.is_name else ""
         text = f'<a href="{html_text(cell.href)}"{kind}>{text}</a>'
+    elif cell.is_name and len(cell.text) > 2 * _TAIL:
+        text = f'<span class="name" title="{html_text(cell.text)}">{text}</span>'
     if cell.check:
         name = html_text(cell.check)
         text = (

@@ -383,7 +383,8 @@ def _reliability(summary: GoodputSummary) -> Iterator[Block]:
         )
         for each in summary.disruptions[-MOST_ROWS:]
     )  # fmt: skip
-    yield Table(("at", "host", "reason", "down", "init", "restore", "first step", "catch-up"), rows)
+    headings = ("at", "host", "reason", "down", "init", "restore", "first step", "catch-up")
+    yield Table(headings, rows, is_list=True)
     if len(summary.disruptions) > MOST_ROWS:
         yield NoteBlock(f"The last {MOST_ROWS} of {len(summary.disruptions):,} are shown.")
 

@@ -450,7 +450,8 @@ def _row(cells: dict[str, Any]) -> RunRow:
         known["cost"] = {"micros": micros, "currency": currency}
         known["assumed"] = {"micros": assumed or 0, "currency": currency}
     try:
-        return convert(known | convert(more or {}, dict[str, Any]), RunRow)
+        figures = more if isinstance(more, dict) else convert(more or {}, dict[str, Any])
+        return convert(known | figures, RunRow)
     except BadDocument as error:
         return _damaged(cells, str(error))
 

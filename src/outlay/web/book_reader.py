@@ -7,6 +7,7 @@ thread, as ``RunPoller`` needs.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
@@ -215,8 +216,8 @@ class BookReader:
         at_ns, found = self._roots
         if self.clock.monotonic_ns() - at_ns > REFRESH_NS:
             self.refresh()
-            parents = dict.fromkeys(Path(each).parent for each in run_dirs(self.store))
-            found = {sweep_id(root): root for root in parents if is_sweep(root)}
+            parents = dict.fromkeys(map(os.path.dirname, run_dirs(self.store)))
+            found = {sweep_id(root): root for root in map(Path, parents) if is_sweep(root)}
             self._roots = (self.clock.monotonic_ns(), found)
         return found
 

@@ -57,19 +57,23 @@
     return { data: tables.length > 1 ? uPlot.join(tables) : tables[0], series };
   };
 
+  // Distances of ticks where all places are whole numbers, as steps are: there is no step 2.5.
+  const WHOLE = Array.from({ length: 40 }, (_, n) => [1, 2, 5][n % 3] * 10 ** Math.floor(n / 3));
+
   const draw = (box, chart) => {
     const frame = getComputedStyle(chart), { data, series } = dataOf(chart);
     const pad = (side) => parseFloat(frame[`padding${side}`]);
     const axis = { stroke: style("--soft"), font: "12.5px system-ui, sans-serif", ticks: { show: false } };
     const shape = { chart, log: "log" in chart.dataset, looks: series.map((one) => `${one.look}${one.alpha}`).join() };
     const grid = { stroke: style("--line"), width: 1 };
+    const whole = data[0].every(Number.isInteger) ? { incrs: WHOLE } : {};
     const plot = new uPlot({
       width: chart.clientWidth + 2 * BESIDE, height: chart.clientHeight,
       padding: [pad("Top"), pad("Right") + BESIDE, 0, 0],
       legend: { show: false }, series,
       scales: { x: { time: false, range: () => rangeOf(chart) }, y: { distr: shape.log ? 3 : 1 } },
       axes: [
-        { ...axis, size: pad("Bottom"), gap: 4, space: 60, grid: { show: false }, values: (_, splits) => splits.map(chart.dataset.days ? day : tick) },
+        { ...axis, ...whole, size: pad("Bottom"), gap: 4, space: 60, grid: { show: false }, values: (_, splits) => splits.map(chart.dataset.days ? day : tick) },
         { ...axis, size: pad("Left") + BESIDE, gap: 7, grid, values: (_, splits) => splits.map(tick) },
       ],
       cursor: {

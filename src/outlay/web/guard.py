@@ -239,7 +239,7 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
         *alarm(over, books.people),
         _choice(ask, in_order, name, {use.source for use in over}),
         html.section("Spend log", blocks_html(_about(log, whole, books))),
-        *limit_parts(uses, books.people, burn_downs_of_logs(books, uses)),
+        *limit_parts(uses, books.people, burn_downs_of_logs(books, uses), is_log=True),
         _holds(found.holds, books),
         html.section(
             "Journal",

@@ -20,9 +20,8 @@ from outlay.cost.daily_cost import (
     units_by_use,
 )
 from outlay.cost.forecast import forecast_runs
-from outlay.cost.machines.owned_machines import cost_of_machine
-from outlay.cost.month_forecast import forecast_month
-from outlay.cost.spending import Spending, Subtotal, energy_in, subtotal
+from outlay.cost.month_forecast import PAST_DAYS, forecast_month
+from outlay.cost.spending import Spending, SpendItem, Subtotal, energy_in, subtotal
 from outlay.escaping import html_text
 from outlay.goodput import phases as ph
 from outlay.goodput.timeline import Window
@@ -30,13 +29,13 @@ from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.scopes import WHOLE
 from outlay.report import html
 from outlay.report.bill_document import confirmed_json, share_text
-from outlay.report.digest import IN_NO_RUN, is_in_no_run, late_blocks, month_blocks, spent_parts
+from outlay.report.digest import BOOKED_LATE, IN_NO_RUN, is_in_no_run, month_blocks, spent_parts
 from outlay.report.document import Block, blocks_html
-from outlay.report.html import Cell, amount
+from outlay.report.html import Cell
 from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.money.limit_use import LimitUse, exceeded, over_limit
-from outlay.runs.money.spending_reader import SpendingReading, owned_machines, stamp_of_books
+from outlay.runs.money.spending_reader import SpendingReading, stamp_of_books
 from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 from outlay.units.money import sum_by_unit
@@ -53,7 +52,7 @@ from outlay.web.page import (
     run_href,
     tiles,
 )
-from outlay.web.spending.drawings import MOST_OWNERS, DayStack, draw_days, legend
+from outlay.web.spending.drawings import MOST_OWNERS, DayStack, cut_days, draw_days, legend
 from outlay.web.spending.limit_rows import alarm, limit_parts
 from outlay.web.spending.month_reader import (
     BY,
@@ -66,11 +65,19 @@ from outlay.web.spending.month_reader import (
     read_views,
     stamp_of_spending,
 )
-from outlay.web.spending.spent import MOST_LOGS, costliest, money_cell, owner_key, spent_href
+from outlay.web.spending.spent import (
+    MOST_LOGS,
+    costliest,
+    machine_costs,
+    money_cell,
+    owner_key,
+    spent_href,
+)
 
 _MOST_TAGS: Final = 20
 _READ_AT_ONCE: Final = 25
 _MOST_WASTEFUL: Final = 10
+_MOST_LATE: Final = 25
 
 
 def money_stamp(ask: PageQuery, books: BookReader) -> object:
@@ -122,7 +129,7 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
                 *(_group(unit, owners, by_owner, found, books) for unit in units),
                 *([] if units else [_nothing(found.month)]),
                 *_machines(found, books),
-                *_booked_late(found.spending),
+                *_booked_late(found, books),
                 *_wasted(ask, found, units, books),
                 *books.cache.get(("next runs", stamp), lambda: _next_runs(found.reading)),
             ]
@@ -256,8 +263,11 @@ def _days(unit: Unit, found: MonthSpending, books: BookReader) -> str:
     ]
     headings = ["day (UTC)", "all", *(each.label for each in stacks)]
     table = html.table(headings, rows, caption=title)
+    cut = cut_days(stacks, days)
+    beyond = [f"{money_text(unit.money(m))} on {_day(day)}" for day, m in sums if day in cut]
+    note = html.note(f"Columns that are cut: {', '.join(beyond)}.") if cut else ""
     return (
-        f"<section><h2>{html_text(title)}</h2>{draw_days(stacks, days, unit, href, title)}"
+        f"<section><h2>{html_text(title)}</h2>{draw_days(stacks, days, unit, href, title)}{note}"
         f"{legend(stacks, unit)}<details><summary>Days as a table</summary>{table}</details>"
         "</section>"
     )
@@ -321,7 +331,9 @@ def _group(
     headings = [found.by, "cost", "change", "share", "runs", "GPU-hours", "assumed"]
     if not assumed:
         headings, rows = headings[:-1], [row[:-1] for row in rows]
-    table = html.table(headings, rows, total=len(its), caption=f"{unit} by {found.by}")
+    table = html.table(
+        headings, rows, total=len(its), caption=f"{unit} by {found.by}", is_list=True
+    )
     title = f"{unit.kind.capitalize()}, {unit.currency}"
     return f'<section class="fit"><h2>{html_text(title)}</h2>{table}</section>'
 
@@ -402,28 +414,32 @@ def _month_end(found: MonthSpending, books: BookReader) -> str:
         return ""
     months = forecast_month(found.reading.spending, books.now_ns, found.reading.running)
     order = [unit for unit in units_by_use(found.spending) if unit in months]
-    return blocks_html(
-        month_blocks({unit: months[unit] for unit in dict.fromkeys([*order, *months])})
-    )
+    in_order = {unit: months[unit] for unit in dict.fromkeys([*order, *months])}
+    since = _day(books.now_ns - PAST_DAYS * DAY_NS)
+    rests_on = f"/runs?{urlencode({'since': since, 'sort': '-cost_micros'})}"
+    return blocks_html(month_blocks(in_order, rests_on))
 
 
 def _machines(found: MonthSpending, books: BookReader) -> list[str]:
     """Return what owned nodes cost in the month, in runs and in no run."""
-    owned, _ = owned_machines()  # What cannot be read of them is a finding of the spending.
-    month = found.window
     rows = []
-    for machine in owned:
-        for each in cost_of_machine(machine, found.reading.reports, books.now_ns):
-            if month.start_ns <= each.start_ns < month.end_ns:
-                href = spent_href(found, each.in_no_run.unit, outside="1", machine=machine.host)
-                rest = Cell(
-                    text=money_text(each.in_no_run), value=each.in_no_run, href=href,
-                    title=str(each.in_no_run), is_number=True,
-                )  # fmt: skip
-                rows.append([machine.host, each.cost, each.in_runs, rest])
+    for machine, each in machine_costs(found, books):
+        decimals = decimals_of([each.cost])
+        amounts = (
+            (each.cost, {"on": machine.host}),
+            (each.in_runs, {"on": machine.host, "inside": "1"}),
+            (each.in_no_run, {"outside": "1", "machine": machine.host}),
+        )
+        cells = (
+            money_cell(money, spent_href(found, money.unit, **chosen), decimals)
+            for money, chosen in amounts
+        )
+        rows.append([Cell(text=machine.host, is_long=True), *cells])
     if not rows:
         return []
-    table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
+    table = html.table(
+        ("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines", is_list=True
+    )
     return [html.section("Owned machines", table)]
 
 
@@ -434,9 +450,30 @@ def _energy(found: MonthSpending) -> list[Block]:
     return list(energy(used, "estimated"))
 
 
-def _booked_late(spending: Spending) -> list[str]:
-    blocks = late_blocks(spending.spends)
-    return [html.section("Booked late", blocks_html(blocks))] if blocks else []
+def _booked_late(found: MonthSpending, books: BookReader) -> list[str]:
+    """Return what of closed months became known later, the largest amounts first."""
+    sums: dict[tuple[str, str, Unit], list[SpendItem]] = defaultdict(list)
+    for spend in found.spending.spends:
+        if spend.origin:
+            sums[spend.origin, spend.run_id, spend.unit].append(spend)
+    if not sums:
+        return []
+    totals = {key: subtotal(spends).cost for key, spends in sums.items()}
+    decimals = decimals_of(totals.values())
+    rows: list[list[object]] = []
+    for (origin, run_id, unit), money in sorted(totals.items(), key=lambda each: -each[1].micros):
+        spend = sums[origin, run_id, unit][0]
+        href = spent_href(found, unit, late=origin, run=run_id)
+        name = Cell(text=books.people.text(spend.name or run_id), href=href, is_long=True)
+        who = books.people.name(spend.user)
+        rows.append([origin, name, who, money_cell(money, href, decimals)])
+    headings = ("month of origin", "what", "who", "booked here")
+    table = html.table(headings, rows[:_MOST_LATE], caption="Booked late", is_list=True)
+    more = ""
+    if len(rows) > _MOST_LATE:
+        more = html.note(f"The largest {_MOST_LATE} of {len(rows):,} are shown.")
+    note = html.note(BOOKED_LATE)
+    return [f'<section class="fit"><h2>Booked late</h2>{table}{more}{note}</section>']
 
 
 def _next_runs(reading: SpendingReading) -> list[str]:
@@ -457,11 +494,15 @@ def _next_runs(reading: SpendingReading) -> list[str]:
         point = Money.parse(estimate.point, currency=unit.currency).as_kind(unit.kind)
         href = f"/runs?{urlencode({'model': model})}" if model else ""
         named = Cell(text=model or "(no model)", href=href, is_long=True)
-        rows.append([named, amount(point, mark="estimated"), ends, len(costs)])
+        would = Cell(
+            text=money_text(point), value=point, title=str(point), mark="estimated", href=href,
+            is_number=True,
+        )  # fmt: skip
+        rows.append([named, would, ends, len(costs)])
     if not rows:
         return []
     headings = ("model", "the next run", "80 % interval", "runs so far")
-    table = html.table(headings, rows[:_READ_AT_ONCE], caption="Forecast")
+    table = html.table(headings, rows[:_READ_AT_ONCE], caption="Forecast", is_list=True)
     return [f'<section class="fit"><h2>What the next run would cost</h2>{table}</section>']
 
 
@@ -495,13 +536,15 @@ def _wasteful_table(unit: Unit, rows: Sequence[RunRow]) -> str:
     cells = [
         [
             Cell(text=row.name or row.run_id, href=run_href(row.run_id), is_long=True),
-            chip(row.status), money_cell(unit.money(_wasted_micros(row)), "", decimals),
-            row.paid, _share(unit.money(_wasted_micros(row)), row.paid), row.model,
+            chip(row.status),
+            money_cell(unit.money(_wasted_micros(row)), run_href(row.run_id), decimals),
+            money_cell(row.paid, run_href(row.run_id), decimals),
+            _share(unit.money(_wasted_micros(row)), row.paid), row.model,
         ]
         for row in rows[:_MOST_WASTEFUL]
     ]  # fmt: skip
     headings = ("run", "status", "wasted", "whole cost", "share of it", "model")
-    return html.table(headings, cells, caption=f"Runs by waste, {unit}")
+    return html.table(headings, cells, caption=f"Runs by waste, {unit}", is_list=True)
 
 
 def _wasted(

@@ -157,8 +157,8 @@ def _machines(now: MachinesNow, books: BookReader) -> str:
         return html.section("Machines", html.empty(said, "outlay exec -- python train.py"))
     rows = [
         [
-            Cell(text=place.kind, chip=place.kind),
             f"{place.name} ({place.doubt})" if place.doubt else place.name,
+            Cell(text=place.kind, chip=place.kind),
             books.people.name(place.owner), _inside(place), _per_hour(place),
             place.deadline[:16].replace("T", " ") or "no deadline", place.watcher or "none",
             place.claim or ("nobody's" if place in now.unclaimed else place.source),
@@ -166,11 +166,11 @@ def _machines(now: MachinesNow, books: BookReader) -> str:
         for place in places
     ]  # fmt: skip
     headings = (
-        "", "machine", "owner", "run on it", "burn per hour", "ends at (UTC)", "watched by",
+        "machine", "kind", "owner", "run on it", "burn per hour", "ends at (UTC)", "watched by",
         "claimed for",
     )  # fmt: skip
     line = html.note(books.people.text(f"Burning now: {now.text}."))
-    table = html.table(headings, rows, caption="Machines")
+    table = html.table(headings, rows, caption="Machines", is_list=True)
     return f'<section id="machines"><h2>Machines</h2>{line}{table}</section>'
 
 
@@ -195,14 +195,14 @@ def _runs(running: Sequence[RunReading], elsewhere: Sequence[RunRow], books: Boo
     rows = [_row(reading.figures, budget_cell(reading), books) for reading in running]
     rows += [_row(row, _stored_budget(row), books) for row in elsewhere]
     headings = ("run", "user", *(BY_NAME[name].label for name in _SHOWN), "budget", "last seen")
-    return html.section("Runs", html.table(headings, rows, caption="Running"))
+    return html.section("Runs", html.table(headings, rows, caption="Running", is_list=True))
 
 
 def _row(run: RunRow, budget: Cell, books: BookReader) -> list[object]:
     now_ns = books.now_ns
     about = books.people.text(elsewhere_text(run)) if run.log_host else run.run_id
     return [
-        Cell(text=run.name, href=run_href(run.run_id), title=about),
+        Cell(text=run.name, href=run_href(run.run_id), title=about, is_name=True),
         books.people.name(run.user),
         *(figure_cell(BY_NAME[name], run, now_ns) for name in _SHOWN),
         budget,

@@ -99,19 +99,28 @@ class Page:
 
 
 def inside(page: Page) -> str:
-    """Return the page without its frame: what a live update replaces."""
-    return html.top(page.title, page.verdict, page.crumbs) + "".join(page.parts)
+    """Return the page without its frame: what a live update replaces.
+
+    It has the title of the window, too, which a script takes from there.
+    """
+    title = f'<data id="window-title" value="{_window_title(page)}" hidden></data>'
+    return html.top(page.title, page.verdict, page.crumbs) + "".join(page.parts) + title
+
+
+def _window_title(page: Page) -> str:
+    """Return what the tab of a browser shows, as HTML."""
+    alarms = f"({page.alarms}) " if page.alarms else ""
+    return f"{alarms}{html_text(page.title)} · outlay"
 
 
 def frame(page: Page, ask: PageQuery, user: str = "") -> str:
     """Return a whole page, with the name of the user who looks at it if that is known."""
     links = "".join(_link(path, name, page.tab) for path, name in VIEWS.items())
-    alarms = f"({page.alarms}) " if page.alarms else ""
     live = f' hx-sse:connect="/events{html_text(ask.address())}" hx-swap="innerMorph"'
     points = f' data-points="{html_text(page.points)}"' if page.points else ""
     charts = "" if page.points is None else _CHARTS
     return (
-        f"{html.HEAD}<title>{alarms}{html_text(page.title)} · outlay</title>"
+        f"{html.HEAD}<title>{_window_title(page)}</title>"
         f"<meta name=\"htmx-config\" content='{_CONFIG}'>"
         f'<link rel="stylesheet" href="/assets/style.css"><link rel="icon" href="data:,">'
         f'<script src="/assets/live.js" defer></script>{charts}</head>'

@@ -43,7 +43,7 @@ def prices_page(ask: PageQuery, books: BookReader) -> Page:
     else:
         if not any(offer.region for offer in offers):
             headings, rows = headings[:-1], [row[:-1] for row in rows]
-        table = html.table(headings, rows, caption="Prices")
+        table = html.table(headings, rows, caption="Prices", is_list=True)
         parts = [columns_of([html.section("Cheapest offers", table), *_history(gpu, books)])]
     columns = ("gpu", "vendor", "tier", "gpus", "per_gpu_hour", "currency", "region")
     return Page(

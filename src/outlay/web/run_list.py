@@ -309,7 +309,7 @@ def _group_cells(
     name = books.people.name(group.name) if by == "user" else group.name
     narrowed = {by: name} if by in _CHIPS else {"tag": f"{by}={name}"}
     href = ask.address(**narrowed, group="", page="") if name else ""
-    yield Cell(text=name or f"no {by}", href=href)
+    yield Cell(text=name or f"no {by}", href=href, title=name)
     yield counted(group.count, "run")
     for column in columns:
         costs = ", ".join(map(money_text, group.costs)) if column == "cost" else ""

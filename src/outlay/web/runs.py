@@ -192,7 +192,7 @@ def sweeps_page(ask: PageQuery, books: BookReader) -> Page:
     documents = [_sweep_about(name, root, manifest, books) for name, root, manifest in found]
     return Page(
         title="Sweeps", tab="Sweeps", columns=list(documents[0]), rows=documents,
-        parts=[html.section("Sweeps", html.table(headings, rows, caption="Sweeps"))],
+        parts=[html.section("Sweeps", html.table(headings, rows, caption="Sweeps", is_list=True))],
         document=documents,
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ Pages are made in one thread. ``build_app`` takes further routes.
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -355,6 +356,7 @@ def serve(
 ) -> None:
     """Serve until a signal; ``announce`` gets the address once it can be opened."""
     token, hosts = place.token(), place.hosts()
+    gc.freeze()  # Modules stay: with 10,000 runs the collector took a third of a page's time.
     with place.listen() as listening:
         config = uvicorn.Config(
             behind_proxies(

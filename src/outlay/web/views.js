@@ -18,6 +18,11 @@
   });
   const connect = () => htmx.ajax("GET", view.getAttribute("hx-sse:connect"), { source: view });
 
+  document.addEventListener("htmx:sse:after:message", () => {
+    const title = document.getElementById("window-title");
+    if (title) document.title = title.value;
+  });
+
   // Live updates are those of the address from now on.
   const follow = () => {
     if (!view.hasAttribute("hx-sse:connect")) return;

@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from outlay.cli.cost.kept_files import keep_cost_files
-from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
+from outlay.cli.output import (
+    AsJson,
+    FittingTable,
+    Png,
+    console,
+    is_for_people,
+    new_table,
+    print_findings,
+    print_json,
+)
 from outlay.cli.prices.offers import (
     export_prices,
     fetch_prices,
@@ -30,6 +39,7 @@ from outlay.prices.offer import TRACKED, Tier
 from outlay.prices.offer_search import search_offers
 from outlay.prices.price_book import MAX_AGE_NS, PriceBook, require_loaded
 from outlay.prices.series import (
+    PriceStatistics,
     alerts,
     cheapest_over_time,
     points,
@@ -236,6 +246,26 @@ def show_alerts(
     console.print(table)
 
 
+def _statistics_table(figures: PriceStatistics) -> FittingTable:
+    """Return a row per series; on a terminal they are grouped by GPU, the cheapest first."""
+    prices, grouped = figures.current_prices, is_for_people()
+    by_gpu: dict[str, list[str]] = {}
+    for key in sorted(prices, key=lambda key: (prices[key] if grouped else 0.0, key)):
+        by_gpu.setdefault(key.rpartition(":")[2] if grouped else "", []).append(key)
+    names = ("provider",) if grouped else ("provider", "gpu")
+    table = new_table(*names, ">now, $/GPU-h", ">24 h average", ">24 h trend")
+    for group, keys in by_gpu.items():
+        table.add_group(group)
+        for key in keys:
+            provider, _, gpu = key.rpartition(":")
+            day = ("-", "-")  # No price in the last 24 hours.
+            if (average := figures.average_prices_24h.get(key)) is not None:
+                day = (f"{average:.4f}", f"{figures.price_trends_24h[key]:+.1f} %")
+            whose = (provider,) if grouped else (provider, gpu)
+            table.add_row(*whose, f"{prices[key]:.4f}", *day)
+    return table
+
+
 @app.command("stats")
 def stats(as_json: AsJson = False) -> None:
     """Show every tracked GPU: price now, average and trend of the last 24 hours; and the sources.
@@ -251,14 +281,7 @@ def stats(as_json: AsJson = False) -> None:
     if as_json:
         print_json(asdict(figures) | {"sources": states, "findings": damage})
         return
-    table = new_table("provider", "gpu", ">now, $/GPU-h", ">24 h average", ">24 h trend")
-    for key, now in sorted(figures.current_prices.items()):
-        provider, _, gpu = key.rpartition(":")
-        day = ("-", "-")  # No price in the last 24 hours.
-        if (average := figures.average_prices_24h.get(key)) is not None:
-            day = (f"{average:.4f}", f"{figures.price_trends_24h[key]:+.1f} %")
-        table.add_row(provider, gpu, f"{now:.4f}", *day)
-    console.print(table)
+    console.print(_statistics_table(figures))
     asked = [state for state in states if not state.source.startswith(TRACKED)]
     for state in asked:
         loaded = "never loaded" if state.loaded_ns is None else utc_text(state.loaded_ns)

@@ -8,7 +8,8 @@ is what the store says of their charges: a machine costs the same whether or not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -50,13 +51,19 @@ class MachineCost:
     """What a machine cost during ``[start_ns, end_ns)``, and the part of it in runs.
 
     Attributes:
-        in_runs: Charges of runs on it that are booked in that time, in the machine's unit.
+        by_run: What is booked in that time of the charges of each run on it, by id, in the
+            micro-units of the machine's unit.
     """
 
     start_ns: int
     end_ns: int
     cost: Money
-    in_runs: Money
+    by_run: Mapping[str, int]
+
+    @property
+    def in_runs(self) -> Money:
+        """Charges of runs on it that are booked in that time."""
+        return self.cost.unit.money(sum(self.by_run.values()))
 
     @property
     def in_no_run(self) -> Money:
@@ -76,16 +83,15 @@ def cost_by_month(
     charges = list(on_it)
     for start_ns, end_ns in pairwise(edges):
         is_first, is_last = start_ns == edges[0], end_ns == edges[-1]
-        in_runs = sum(
-            each.micros
-            for each in charges
-            if (is_first or start_ns <= each.booked_ns) and (is_last or each.booked_ns < end_ns)
-        )
+        by_run = defaultdict[str, int](int)
+        for each in charges:
+            if (is_first or start_ns <= each.booked_ns) and (is_last or each.booked_ns < end_ns):
+                by_run[each.run_id] += each.micros
         yield MachineCost(
             start_ns=start_ns,
             end_ns=end_ns,
             cost=unit.money(cost_until(end_ns) - cost_until(start_ns)),
-            in_runs=unit.money(in_runs),
+            by_run=by_run,
         )
 
 
@@ -93,6 +99,7 @@ def cost_by_month(
 class RunCharge:
     """What of a run's charge was for one machine."""
 
+    run_id: str
     booked_ns: int
     micros: int
 
@@ -142,7 +149,8 @@ def _charges_on(
             start_ns = max(charge.start_ns, machine.since_ns)
             inside_ns = min(charge.end_ns, until_ns) - start_ns
             if micros and inside_ns > 0 and report.unit_of(charge) == machine.price.unit:
-                yield RunCharge(charge.booked_ns, micros * inside_ns // whole_ns)
+                part = micros * inside_ns // whole_ns
+                yield RunCharge(report.run_id, charge.booked_ns, part)
 
 
 def machine_spends(
@@ -150,9 +158,14 @@ def machine_spends(
 ) -> Iterator[SpendItem]:
     """Yield the cost of an owned machine in no run, by month."""
     for month in cost_of_machine(machine, reports, now_ns):
-        yield SpendItem(
-            source="owned", run_id=machine.host, model=OWNED_IN_NO_RUN, name=machine.host,
-            start_ns=month.start_ns, end_ns=month.end_ns, booked_ns=month.start_ns,
-            cost=month.in_no_run, assumed=month.cost * 0, user=machine.user, tags=machine.tags,
-            machine=machine.host,
-        )  # fmt: skip
+        yield spend_in_no_run(machine, month)
+
+
+def spend_in_no_run(machine: OwnedMachine, month: MachineCost) -> SpendItem:
+    """Return what of a machine's cost in a month was in no run."""
+    return SpendItem(
+        source="owned", run_id=machine.host, model=OWNED_IN_NO_RUN, name=machine.host,
+        start_ns=month.start_ns, end_ns=month.end_ns, booked_ns=month.start_ns,
+        cost=month.in_no_run, assumed=month.cost * 0, user=machine.user, tags=machine.tags,
+        machine=machine.host,
+    )  # fmt: skip

@@ -36,7 +36,7 @@ from outlay.files import stamp_of
 from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
 from outlay.store import outlay_home
-from outlay.store.run_row import AttemptCharge, RunRow
+from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, damaged_logs, list_runs
 from outlay.units import Money, Rate, Unit
 from outlay.units.money import recorded_rate
@@ -321,7 +321,7 @@ def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[Spen
     def cost_until(t_ns: int) -> int:
         return rented.micros if t_ns == rented.end_ns else rental.cost_until(t_ns).micros
 
-    charges = (RunCharge(each.booked_ns, each.micros) for each in charges_on(hold, unit, reports))
+    charges = charges_on(hold, unit, reports)
     edges = month_edges(rented.start_ns, rented.end_ns)
     for month in cost_by_month(edges, unit, cost_until, charges):
         yield SpendItem(
@@ -334,9 +334,9 @@ def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[Spen
         )  # fmt: skip
 
 
-def charges_on(hold: Hold, unit: Unit, reports: Iterable[RunRow]) -> Iterator[AttemptCharge]:
+def charges_on(hold: Hold, unit: Unit, reports: Iterable[RunRow]) -> Iterator[RunCharge]:
     """Yield the charges of runs on the rented machine of a hold, of one unit."""
     for report in reports:
         for charge in report.charges or ():
             if report.unit_of(charge) == unit and hold.is_machine(charge.machine):
-                yield charge
+                yield RunCharge(report.run_id, charge.booked_ns, charge.micros)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, TypeVar
 
 from outlay.clock import utc_datetime
@@ -14,10 +15,14 @@ from outlay.cost.burn_down import BurnDown
 from outlay.cost.daily_cost import DAY_NS
 from outlay.escaping import html_text
 from outlay.report.drawing.charts import Tick, ticks
-from outlay.units import Unit
+from outlay.units import Money, Unit
 from outlay.units.money import MICROS
-from outlay.units.shown import money_text
+from outlay.units.shown import figure_text, money_text
 
+_FAR: Final = 4
+"""How many times the next largest day is a day that flattens the others."""
+_CUT_OF: Final = 4
+"""Of so many days with costs at most one is cut."""
 MOST_OWNERS: Final = 6
 """Owners with a colour of their own; the others share one."""
 _XMLNS: Final = 'xmlns="http://www.w3.org/2000/svg"'
@@ -40,10 +45,16 @@ def draw_days(
     href: Callable[[DayStack, int], str],
     title: str,
 ) -> str:
-    """Return columns by day, a part for each owner, each part a link."""
-    above = [sum(max(each.by_day.get(day, 0), 0) for each in stacks) for day in days]
+    """Return columns by day, a part for each owner, each part a link.
+
+    Where a few days would flatten all others, the axis ends below them: their columns are cut, and
+    labelled with what they cost.
+    """
+    above = _above(stacks, days)
     below = [sum(min(each.by_day.get(day, 0), 0) for each in stacks) for day in days]
-    scale = ticks([0.0, max(above) / MICROS, min(below) / MICROS], about=5)
+    cut = cut_days(stacks, days)
+    highest = max(each for day, each in zip(days, above, strict=True) if day not in cut)
+    scale = ticks([0.0, highest / MICROS, min(below) / MICROS], about=5)
     width = 1 / len(days)
     parts = []
     for place, day in enumerate(days):
@@ -55,7 +66,7 @@ def draw_days(
             is_up = micros > 0
             start, end = sorted((tops[is_up], tops[is_up] + micros))
             tops[is_up] += micros
-            y, bottom = (_down(value / MICROS, scale) for value in (end, start))
+            y, bottom = (max(_down(value / MICROS, scale), 0.0) for value in (end, start))
             said = html_text(f"{_day(day)}, {stack.label}: {money_text(unit.money(micros))}")
             parts.append(
                 f'<a href="{html_text(href(stack, day))}" tabindex="-1" aria-label="{said}">'
@@ -63,6 +74,9 @@ def draw_days(
                 f'width="{_pc(width * 0.76)}" y="{_pc(y)}" height="{_pc(max(bottom - y, 0.004))}">'
                 f"<title>{said}</title></rect></a>"
             )
+        if day in cut:
+            in_a_row = sum(1 for _ in takewhile(cut.__contains__, reversed(days[:place])))
+            parts.append(_cut_mark(place, width, unit.money(above[place]), in_a_row))
     every = max(1, -(-len(days) // 8))
     labels = "".join(
         f'<text class="tick{" more" if place // every % 2 else ""}" y="100%" dy="18" '
@@ -70,7 +84,38 @@ def draw_days(
         for place, day in enumerate(days)
         if place % every == 0
     )
-    return _group("days", title, _rules(scale) + "".join(parts) + labels)
+    return _group("days cut" if cut else "days", title, _rules(scale) + "".join(parts) + labels)
+
+
+def _above(stacks: Sequence[DayStack], days: Sequence[int]) -> list[int]:
+    """Return the height of each day's column."""
+    return [sum(max(each.by_day.get(day, 0), 0) for each in stacks) for day in days]
+
+
+def cut_days(stacks: Sequence[DayStack], days: Sequence[int]) -> list[int]:
+    """Return the few days that would flatten all others; empty if none does.
+
+    They are the days above the last gap of a factor of ``_FAR``, at most a quarter of the days.
+    """
+    by_day = dict(zip(days, _above(stacks, days), strict=True))
+    order = sorted((day for day in days if by_day[day]), key=lambda day: -by_day[day])
+    gaps = [
+        count
+        for count in range(1, len(order) // _CUT_OF + 1)
+        if by_day[order[count - 1]] > _FAR * by_day[order[count]]
+    ]
+    return sorted(order[: gaps[-1]]) if gaps else []
+
+
+def _cut_mark(place: int, width: float, cost: Money, in_a_row: int) -> str:
+    """Return the gap in a column that is cut, and its label; those of days in a row alternate."""
+    left, right = _pc((place + 0.06) * width), _pc((place + 0.94) * width)
+    kind = "tick more" if in_a_row > 1 else "tick"
+    return (
+        f'<line class="break" x1="{left}" x2="{right}" y1="11%" y2="6%"/>'
+        f'<text class="{kind}" x="{_pc((place + 0.5) * width)}" dy="{-18 if in_a_row % 2 else -5}" '
+        f'text-anchor="middle">{figure_text(cost, 0)}</text>'
+    )
 
 
 def legend(stacks: Sequence[DayStack], unit: Unit) -> str:
@@ -78,8 +123,8 @@ def legend(stacks: Sequence[DayStack], unit: Unit) -> str:
     items = "".join(
         f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><rect class="{_look(each.look)}" '
         f'width="12" height="12"/></svg> <a href="{html_text(each.href)}">'
-        f"{html_text(each.label)}</a> "
-        f"{html_text(money_text(unit.money(sum(each.by_day.values()))))}</li>"
+        f"{html_text(each.label)} "
+        f"{html_text(money_text(unit.money(sum(each.by_day.values()))))}</a></li>"
         for each in stacks
     )
     return f'<ul class="legend squares owners">{items}</ul>'

@@ -99,14 +99,17 @@ def last_day_parts(machines: Sequence[MachineHours], now_ns: int, books: BookRea
         name = books.people.text(each.name)
         drawn = draw_states(each.shares, HOUR_STATES, f"{name}, last {HOURS} hours: {said}")
         rows.append([html_text(name), drawn, html_text(said)])
+    begin, end = (utc_datetime(t).strftime("%H:%M") for t in (now_ns - HOURS * HOUR_NS, now_ns))
+    ends = f"{begin} to {end} (UTC)"
     body = "".join(
-        f'<tr><td>{name}</td><td class="strip24">{drawn}</td><td class="text">{said}</td></tr>'
+        f'<tr><td>{name}</td><td class="strip24" data-label="{ends}">{drawn}</td>'
+        f'<td class="text">{said}</td></tr>'
         for name, drawn, said in rows
     )
-    begin, end = (utc_datetime(t).strftime("%H:%M") for t in (now_ns - HOURS * HOUR_NS, now_ns))
     table = (
-        '<div class="wide" tabindex="0" role="group" aria-label="Hours of machines"><table>'
-        '<caption class="hidden">Hours of machines</caption><thead><tr><th scope="col">machine</th>'
+        '<div class="wide" tabindex="0" role="group" aria-label="Hours of machines">'
+        '<table class="list"><caption class="hidden">Hours of machines</caption><thead><tr>'
+        '<th scope="col">machine</th>'
         f'<th scope="col" class="ends"><span>{begin}</span><span>{end} (UTC)</span></th>'
         f'<th scope="col">in all</th></tr></thead><tbody>{body}</tbody></table></div>'
     )
@@ -124,7 +127,8 @@ def last_day_parts(machines: Sequence[MachineHours], now_ns: int, books: BookRea
 def _sparks(machines: Sequence[MachineHours], now_ns: int) -> str:
     """Return what each hour cost, one drawing for each unit."""
     parts = []
-    for unit, amounts in hourly_cost(machines).items():
+    cash_first = sorted(hourly_cost(machines).items(), key=lambda each: each[0].kind != "cash")
+    for unit, amounts in cash_first:
         highest = max(range(HOURS), key=lambda place: amounts[place])
         at = utc_datetime(now_ns - (HOURS - highest) * HOUR_NS).strftime("%H:%M")
         last, most, whole = (

@@ -56,20 +56,27 @@ def _hourly(use: LimitUse) -> str:
 
 
 def limit_parts(
-    uses: Sequence[LimitUse], people: People, downs: Mapping[LimitUse, BurnDown] | None = None
+    uses: Sequence[LimitUse],
+    people: People,
+    downs: Mapping[LimitUse, BurnDown] | None = None,
+    *,
+    is_log: bool = False,
 ) -> list[str]:
-    """Return limits as a section, what is exceeded first; empty without any."""
+    """Return limits as a section, what is exceeded first; empty without any.
+
+    Amounts lead to what they are of, except on the page of the log itself.
+    """
     if not uses:
         return []
     ordered = sorted(uses, key=lambda use: (_ORDER[use.state], -use.share))
     downs = downs or {}
     headings = ["ceiling", "share used", "spent", "limit", "held", "remaining"]
-    rows = [_cells(use, people) for use in ordered]
+    rows = [_cells(use, people, "" if is_log else limit_href(use)) for use in ordered]
     if downs:
         headings.insert(3, "lasts until")
         for use, row in zip(ordered, rows, strict=True):
             row.insert(3, _when(use, downs.get(use)))
-    table = html.table(headings, rows, caption="Ceilings")
+    table = html.table(headings, rows, caption="Ceilings", is_list=True)
     note = html.note("Of each bar the dark part is spent, the light one held for later.")
     drawn = "".join(
         _drawing(limit_name(use, people), downs[use])
@@ -87,17 +94,17 @@ def _until(use: LimitUse) -> str:
     return {"day": "midnight (UTC)", "hour": "what is open now"}.get(use.scope.period_kind, "")
 
 
-def _cells(use: LimitUse, people: People) -> list[object]:
+def _cells(use: LimitUse, people: People, href: str) -> list[object]:
     part = use.used.micros or 1
     share = Cell(
         text=use.share_text, value=use.share, share=min(use.share, 9.99), chip=_chip(use),
         held=use.held.micros / part,
     )  # fmt: skip
     decimals = decimals_of([use.limit])
-    amounts = (use.spent, use.limit, use.held, use.remaining)
     return [
         Cell(text=limit_name(use, people), href=limit_href(use), is_long=True), share,
-        *(_amount(each, decimals, _hourly(use)) for each in amounts),
+        _amount(use.spent, decimals, use, href), _amount(use.limit, decimals, use),
+        _amount(use.held, decimals, use, href), _amount(use.remaining, decimals, use),
     ]  # fmt: skip
 
 
@@ -105,9 +112,12 @@ def _chip(use: LimitUse) -> str:
     return {"over": "exceeded", "near": "near", "below": ""}[use.state]
 
 
-def _amount(money: Money, decimals: int, hourly: str) -> Cell:
-    text = f"{figure_text(money, decimals)} {money.unit}{hourly}"
-    return Cell(text=text, value=money, title=str(money), is_number=True)
+def _amount(money: Money, decimals: int, use: LimitUse, href: str = "") -> Cell:
+    """Return an amount; what was spent or is held leads to the runs or the log that it is of."""
+    text = f"{figure_text(money, decimals)} {money.unit}{_hourly(use)}"
+    return Cell(
+        text=text, value=money, title=str(money), href=href if money else "", is_number=True
+    )
 
 
 def _drawing(name: str, found: BurnDown) -> str:

@@ -9,11 +9,19 @@ from urllib.parse import urlencode
 
 from outlay.clock import parse_moment, utc_datetime
 from outlay.cost.daily_cost import DAY_NS, days_of, part_between
+from outlay.cost.machines.owned_machines import (
+    MachineCost,
+    OwnedMachine,
+    cost_of_machine,
+    spend_in_no_run,
+)
 from outlay.cost.spending import SpendItem
 from outlay.errors import Finding, InvalidValue
 from outlay.report import html
 from outlay.report.digest import is_in_no_run, spent_parts
 from outlay.report.html import Cell
+from outlay.runs.money.spending_reader import owned_machines
+from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 from outlay.units.shown import counted, decimals_of, figure_text, money_text
 from outlay.web.book_reader import BookReader
@@ -83,7 +91,8 @@ def spent_page(ask: PageQuery, books: BookReader) -> Page:
     )
     if ask.get("bills"):
         return _bills_page(found, unit, books, crumbs)
-    rows = _rows(ask, found, unit, books)
+    rows_of = _machine_rows if ask.get("on") else _rows
+    rows = rows_of(ask, found, unit, books)
     whole = unit.money(sum(row.micros for row in rows))
     registered = {row.run_id for row in found.reading.reports if row.source == "ledger"}
     decimals = decimals_of([whole])
@@ -94,7 +103,7 @@ def spent_page(ask: PageQuery, books: BookReader) -> Page:
         table.append(more)
     table.append(["total", money_cell(whole, "", decimals), "", "", "", "", ""])
     headings = ("what", "cost", "kind", "model", "user", "first used (UTC)", "last used")
-    drawn = html.table(headings, table, total=len(table) - 1, caption="What it is of")
+    drawn = html.table(headings, table, total=len(table) - 1, caption="What it is of", is_list=True)
     said = f"{money_text(whole)}: {_said(ask, found, books)}, of {counted(len(rows), 'row')}."
     body = drawn if rows else html.empty("Nothing was spent on this.")
     cells = [_csv_row(row, unit, books) for row in rows]
@@ -139,17 +148,61 @@ def _rows(ask: PageQuery, found: MonthSpending, unit: Unit, books: BookReader) -
     return sorted(rows.values(), key=lambda row: (-row.micros, row.spend.run_id))
 
 
+def machine_costs(
+    found: MonthSpending, books: BookReader
+) -> list[tuple[OwnedMachine, MachineCost]]:
+    """Return what owned machines cost in the month."""
+    owned, _ = owned_machines()  # What cannot be read of them is a finding of the spending.
+    month = found.window
+    return [
+        (machine, each)
+        for machine in owned
+        for each in cost_of_machine(machine, found.reading.reports, books.now_ns)
+        if month.start_ns <= each.start_ns < month.end_ns
+    ]
+
+
+def _machine_rows(
+    ask: PageQuery, found: MonthSpending, unit: Unit, books: BookReader
+) -> list[_SpentRow]:
+    """Return what an owned machine's cost of the month is of, the largest first."""
+    rows = []
+    of_run = {report.run_id: report for report in found.reading.reports}
+    for machine, month in machine_costs(found, books):
+        if machine.host != ask.get("on") or month.cost.unit != unit:
+            continue
+        for run_id, micros in month.by_run.items():
+            rows.append(_run_row(of_run[run_id], unit.money(micros), month))
+        if not ask.get("inside") and month.in_no_run:
+            rest = spend_in_no_run(machine, month)
+            rows.append(_SpentRow(rest, rest.cost.micros, rest.start_ns, rest.end_ns))
+    return sorted(rows, key=lambda row: (-row.micros, row.spend.run_id))
+
+
+def _run_row(run: RunRow, cost: Money, month: MachineCost) -> _SpentRow:
+    """Return what a run has of a machine's cost of a month."""
+    start_ns, end_ns = max(run.started_ns, month.start_ns), min(run.last_seen_ns, month.end_ns)
+    spend = SpendItem(
+        source=run.source, run_id=run.run_id, model=run.model, name=run.name, start_ns=start_ns,
+        end_ns=end_ns, booked_ns=start_ns, cost=cost, assumed=cost * 0, user=run.user,
+    )  # fmt: skip
+    return _SpentRow(spend, cost.micros, start_ns, end_ns)
+
+
 def _chosen(
     ask: PageQuery, found: MonthSpending, unit: Unit, books: BookReader
 ) -> Iterator[SpendItem]:
     """Yield the spends of an owner or of all, in runs or outside of them."""
-    owners, machines = ask.every("owner"), ask.every("machine")
+    owners, machines, late = ask.every("owner"), ask.every("machine"), ask.get("late")
+    runs = ask.every("run")
     if beyond := ask.number("beyond", 0, most=10**6) if ask.get("beyond") else 0:
         owners = [owner_key(each, found.by, books) for each in found.owners(unit)[beyond:]]
     owner_of = owner_function(found.by)
     for spend in found.spending.of_unit(unit):
         is_its = not (owners or beyond) or owner_key(owner_of(spend), found.by, books) in owners
         is_there = not machines or spend.machine in machines
+        is_there &= not late or spend.origin == late
+        is_there &= not runs or spend.run_id in runs
         if is_its and is_there and (not ask.get("outside") or is_in_no_run(spend)):
             yield spend
 
@@ -208,6 +261,9 @@ def _said(ask: PageQuery, found: MonthSpending, books: BookReader) -> str:
     if ask.get("beyond"):
         words.append(f"every {found.by} but the first {ask.get('beyond')}")
     words += (f"machine {name}" for name in ask.every("machine"))
+    words += [f"of {ask.get('late')}, which was closed before"] if ask.get("late") else []
+    words += [f"machine {ask.get('on')}"] if ask.get("on") else []
+    words += ["in runs"] if ask.get("inside") else []
     words += ["in no run"] if ask.get("outside") else []
     words += [f"phase {ask.get('phase')}"] if ask.get("phase") else []
     return ", ".join(words)
@@ -265,7 +321,9 @@ def _bills_page(found: MonthSpending, unit: Unit, books: BookReader, crumbs: str
     ]  # fmt: skip
     table.append(["total", money_cell(whole, "", decimals), "", "", ""])
     headings = ("resource", "cost", "match", "owner", "provider")
-    drawn = html.table(headings, table, total=len(table) - 1, caption="Confirmed by bills")
+    drawn = html.table(
+        headings, table, total=len(table) - 1, caption="Confirmed by bills", is_list=True
+    )
     cells = [
         {"what": "bill", "run_id": row.resource, "name": row.resource, "model": "",
          "user": books.people.name(row.owner), "cost": unit.money(row.in_books).amount,
