@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import advice_worlds as aw
 from ledgers import START_NS, Segment, dollars, numbered
-from outlay import Budget, iso_tokens
+from outlay import iso_tokens
 from outlay.account.run import RunAccount
 from outlay.advise.advice_followed import advice_followed, followed_text
 from outlay.advise.batch_size import unmeasured
@@ -267,11 +268,11 @@ def test_an_undecided_run_that_just_got_worse_states_what_is_lost() -> None:
     )
 
 
-def _with_tokens(budget: Budget | None, *, is_evaluated: bool) -> RunView:
+def _with_tokens(terms: dict[str, Any] | None, *, is_evaluated: bool) -> RunView:
     """A live run whose noisy loss is logged at each step, or in every tenth one; 10 s a step."""
     run = Segment(about={"price": dollars(36), "run_id": "r"})
-    if budget is not None:
-        run.add(BudgetEvent(t_ns=run.now_ns, event="set", data=budget.document()))
+    if terms is not None:
+        run.add(BudgetEvent(t_ns=run.now_ns, event="set", data=terms))
     g = np.random.default_rng(1)
     for number in range(200):
         run.step(10, tokens=100)
@@ -285,15 +286,16 @@ def _with_tokens(budget: Budget | None, *, is_evaluated: bool) -> RunView:
 @pytest.mark.parametrize("is_evaluated", [True, False])
 def test_a_live_run_with_a_budget_is_undecided_up_to_its_end(*, is_evaluated: bool) -> None:
     """A budget of 400 steps, of which 200 are done; each costs 0.10 USD."""
-    view = _with_tokens(iso_tokens(40_000), is_evaluated=is_evaluated)
+    view = _with_tokens(iso_tokens(40_000).document(), is_evaluated=is_evaluated)
     (said,) = advise_run(view)
     assert said.title == "Undecided whether to stop this training"
     assert said.at_stake == pytest.approx(20.0, rel=0.03)
     assert "200 steps" in said.evidence[0] or "20 evaluations" in said.evidence[0]
 
 
-def test_without_a_budget_it_is_not_known_what_is_ahead() -> None:
-    assert advise_run(_with_tokens(None, is_evaluated=False)) == []
+@pytest.mark.parametrize("terms", [None, {"mode": "of a later version", "limits": {}}])
+def test_without_a_budget_it_is_not_known_what_is_ahead(terms: dict[str, Any] | None) -> None:
+    assert advise_run(_with_tokens(terms, is_evaluated=False)) == []
 
 
 def test_confidence_is_what_simulations_observed() -> None:

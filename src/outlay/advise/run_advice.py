@@ -38,6 +38,7 @@ from outlay.advise.tiers import (
 )
 from outlay.budget.report import budget_report
 from outlay.cost.run_cost import ACCURACY, LEARNING_RATE, LOSS, RunCost, cost_of, last_reported
+from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
 from outlay.goodput.reliability import (
@@ -178,7 +179,10 @@ def _values_in_all(
     """Return how many values a live run will have: as stated, or until its budget stops it."""
     if around.total_evaluations is not None and found.each == 1:
         return around.total_evaluations
-    report = budget_report(view)
+    try:
+        report = budget_report(view)
+    except InvalidValue:  # What is wrong with a budget is said where it is shown.
+        return None
     ahead = None if report is None else report.forecast
     if ahead is None or hours <= 0:
         return None
