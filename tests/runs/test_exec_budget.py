@@ -76,6 +76,8 @@ def test_a_report_says_once_that_the_budget_ended_it(tmp_path: Path) -> None:
     verdict = in_process("report", run, COLUMNS="500").out.splitlines()[0]
     assert verdict.endswith(f" Its budget stopped it: {reason}.")
     assert verdict.count("used") == 1
+    assert f"stopped by  {reason}" in in_process("budget", run, COLUMNS="500").out
+    assert re.search(rf"stopped by\W.*{reason}", (run / "report.html").read_text())
     refused = in_process("exec", "--dir", run, "--budget", "iso_time=1s", "--", *ENDLESS)
     assert refused.code == 3
     verdict = in_process("report", run, COLUMNS="500").out.splitlines()[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
@@ -50,7 +50,8 @@ from outlay.budget.usage import (
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.goodput.steps import undone_steps
-from outlay.ledger import training_ranks, unsaved_steps
+from outlay.ledger import BudgetEvent, training_ranks, unsaved_steps
+from outlay.record.supervision import BY_BUDGET
 from outlay.units import Money
 
 
@@ -59,7 +60,8 @@ class BudgetReport:
     """A run's budget and its use over all attempts and ranks.
 
     Attributes:
-        stop_reason: As recorded; None if no limit stopped the run.
+        stop_reason: As recorded, of a command with its use up to its end; None if no limit stopped
+            the run.
         unsaved: The last steps that are in no checkpoint; empty unless the run was stopped.
         changes: How often the limits were changed on a resume.
         unmeasured: The totals that are zero because nothing measured them.
@@ -116,6 +118,13 @@ def forecast_document(ahead: Forecast) -> dict[str, Any]:
     }
 
 
+def _stop_reason(view: RunView, stops: Sequence[BudgetEvent]) -> str | None:
+    end = view.timeline.attempts[-1].end
+    if stops and end is not None and end.reason.startswith(BY_BUDGET):
+        return end.reason.removeprefix(BY_BUDGET)
+    return stops[-1].data.get("text") if stops else None
+
+
 def budget_report(view: RunView) -> BudgetReport | None:
     """Return the report of a run's budget; None if it was started without one."""
     recorded = (segment.budget_events for segment in view.account.segments.values())
@@ -134,7 +143,7 @@ def budget_report(view: RunView) -> BudgetReport | None:
         budget=budget,
         used=used,
         clocks_ns=spend.clocks_ns,
-        stop_reason=stops[-1].data.get("text") if stops else None,
+        stop_reason=_stop_reason(view, stops),
         forecast=None if stops else forecast(used, recent, recent_ns, budget.bounds_known),
         unsaved=_unsaved(view, stops[-1].t_ns) if stops else range(0),
         changes=sum(event.event == "changed" for event in events),

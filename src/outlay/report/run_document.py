@@ -121,9 +121,6 @@ def _stop(run: RunReading, ended: str) -> str:
     if run.budget is None:
         return ""
     reason = run.budget.stop_reason
-    end = run.view.timeline.attempts[-1].end
-    if end is not None and end.reason.startswith(BY_BUDGET):
-        reason = end.reason.removeprefix(BY_BUDGET)  # With what was used up to the end.
     if reason is None:
         return " It is within its budget."
     return "" if reason in ended else f" Its budget stopped it: {reason}."
