@@ -126,7 +126,7 @@ def outcomes(kind: str, known: int) -> list[bool | None]:
     """Return for each tuned history whether its interval holds; None if there is none."""
     found = list[bool | None]()
     for world in COST_WORLDS:
-        seeds = [each for each in range(40) if world.kind == kind and world.is_tuned_on(each)]
+        seeds = [each for each in range(24) if world.kind == kind and world.is_tuned_on(each)]
         for seed, planned in itertools.product(seeds, PLANNED):
             history, truth = world.costs(seed, known, planned)
             each = forecast_runs(history, planned)

@@ -1,7 +1,7 @@
 """Histories of what runs cost, with what the next ones then cost.
 
 They are split by a hash of world and seed: anything may be tuned on one half, the other one is only
-reported.
+reported. Of the first 40 seeds that half was reported before, and acted upon.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+_REPORTED = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ class CostWorld:
 
     def is_tuned_on(self, seed: int) -> bool:
         """Whether anything may be tuned on a history; else it is only reported."""
-        return hashlib.sha256(f"costs {self.name} {seed}".encode()).digest()[0] % 2 == 0
+        text = f"costs {self.name} {seed}"
+        return seed < _REPORTED or hashlib.sha256(text.encode()).digest()[0] % 2 == 0
 
     def costs(self, seed: int, known: int, planned: int) -> tuple[list[float], float]:
         """Return a history, and what the planned runs then cost."""

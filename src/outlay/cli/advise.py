@@ -50,7 +50,11 @@ def show_advice(
         ),
     ] = None,
     evaluations: Annotated[
-        int | None, typer.Option(min=1, help="How many evaluations the run will make in total.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many evaluations a live run makes in total; else what its budget pays for.",
+        ),
     ] = None,
     spot_mttf: Annotated[
         str, typer.Option(help="Mean time until a spot machine is preempted.")

@@ -394,7 +394,7 @@ _MANY = 25
 _SUSPECTED = 0.25
 # What few runs hide, trends and that runs in a row are alike, widens the draws by such a factor;
 # over ten planned runs or more, what runs in a row have in common averages out.
-_HIDDEN = {4: 1.6, 5: 1.6, 6: 1.6, 7: 1.5, 8: 1.5, 9: 1.35}
+_HIDDEN = {4: 1.45, 5: 1.5, 6: 1.5, 7: 1.45, 8: 1.4, 9: 1.3}
 _HIDDEN_OF_MANY, _FEW_PLANNED, _MANY_PLANNED = 1.08, 4, 10
 
 
