@@ -125,7 +125,8 @@ def test_under_a_hold_of_a_rental_nothing_is_paused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(HOLD_VARIABLE, f"1f0a2b3c4d5e@{tmp_path / 'spend.jsonl'}")
-    ran = guard_run(tmp_path, "--act", "--dir", str(tmp_path / "run"), "--pay-per-use")
+    acts = ["--act", "--dir", str(tmp_path / "run"), "--below", "9 USD/h", "--pay-per-use"]
+    ran = guard_run(tmp_path, *acts)
     assert ran.code == 2
     assert "this one is rented, and paid for while it is paused" in ran.err
     assert list(tmp_path.iterdir()) == []
