@@ -285,7 +285,7 @@ def test_machines_runs_hours_and_ceilings_are_cards_on_a_phone(site: tuple[Any, 
     page = context.new_page()
     page.goto(url)
     page.goto(base)
-    assert page.evaluate(CARDS, 390) == [4, []]
+    assert page.evaluate(CARDS, 390) == [5, []]
     burn = page.locator("#machines td[data-label='burn per hour']")
     assert burn.count() == 4
     assert burn.first.is_visible()
