@@ -327,6 +327,21 @@ def test_a_brush_filters_the_table_and_the_charts_and_is_in_the_address(charts: 
     assert (rows.count(), "brush" in page.url) == (8, False)
 
 
+def test_status_and_cost_are_in_sight_in_a_sweep_report_file_on_a_phone(
+    charts: Charts, tmp_path: Path
+) -> None:
+    path = tmp_path / "sweep.html"
+    assert outlay("report", charts.runs / "sweep", "--output", path).code == 0
+    context = charts.page.context.browser.new_context(viewport={"width": 390, "height": 900})
+    page = context.new_page()
+    page.goto(path.as_uri())
+    for heading in ("status", "cost"):
+        column = page.locator(f".wide[aria-label=Runs] th:text-is('{heading}')")
+        box = column.bounding_box()
+        assert 0 < box["x"] < box["x"] + box["width"] <= 390, heading
+    context.close()
+
+
 def test_a_sweep_shows_status_cost_and_verdict_at_every_width_and_cuts_no_label_to_the_same(
     charts: Charts,
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import pytest
@@ -189,9 +188,8 @@ def test_amounts_of_an_owned_machine_lead_to_runs_that_sum_to_them(
     ):
         found = behind(href, books)
         assert str(found.document["total"]) == text
-        rows: list[Any] = list(found.rows)
-        assert sum(row["cost"] for row in rows) == found.document["total"].amount
-        assert sorted(row["run_id"] for row in rows) == of
+        assert sum(row["cost"] for row in found.document["rows"]) == found.document["total"].amount
+        assert sorted(row["run_id"] for row in found.document["rows"]) == of
     assert 'href="/run/half"' in shown(behind(amounts[1][1], books))
     assert run_page(PageQuery(path="/run/half", name="half"), books).title == "half"
 

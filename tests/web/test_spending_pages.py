@@ -88,6 +88,25 @@ def test_every_amount_leads_to_runs_and_machines_that_sum_to_it(books: BookReade
         assert {row["currency"] for row in rows} == {unit}
 
 
+CELL = re.compile(
+    r'<td class="n"(?: data-label="([^"]*)")? title="(-?[0-9.]+ [A-Z]{3}[a-z ]*)">'
+    r'(?:<a href="([^"]+)")?'
+)
+
+
+def test_every_amount_of_a_table_leads_on_except_what_is_left_of_a_limit(books: BookReader) -> None:
+    query = [("by", "team"), ("wasted", "1")]
+    page = shown(money_page(PageQuery(path="/money", query=query), books))
+    cells = [each for each in CELL.findall(page) if float(each[1].split()[0])]
+    assert len(cells) > 60
+    assert {label for label, _, href in cells if not href} == {"limit", "remaining"}
+    led = {(label, urlsplit(unescape(href)).path.split("r0")[0]) for label, _, href in cells}
+    assert led >= {
+        ("the next run", "/runs"), ("wasted", "/run/"), ("whole cost", "/run/"),
+        ("spent", "/guard"), ("spent", "/runs"), ("held", "/guard"), ("cost", "/spent"),
+    }  # fmt: skip
+
+
 def test_what_the_month_before_had_leads_to_its_runs(books: BookReader) -> None:
     page = shown(money_page(PageQuery(path="/money"), books))
     notes = re.findall(
@@ -285,7 +304,7 @@ def test_machines_runs_hours_and_ceilings_are_cards_on_a_phone(site: tuple[Any, 
     page = context.new_page()
     page.goto(url)
     page.goto(base)
-    assert page.evaluate(CARDS, 390) == [4, []]
+    assert page.evaluate(CARDS, 390) == [5, []]
     burn = page.locator("#machines td[data-label='burn per hour']")
     assert burn.count() == 4
     assert burn.first.is_visible()

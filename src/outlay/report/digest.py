@@ -547,7 +547,7 @@ def _owners(digest: Digest) -> Iterator[Block]:
         change = [_change(line)] if changed else []
         rows.append((line.who, line.model, _amount(line.whole, decimals), *change, *amounts))
     headings = ("who", "model", "spent", *changed, *(_PARTS[at - 1] for at in shown))
-    yield Table(headings, tuple(rows))
+    yield Table(headings, tuple(rows), is_list=True)
 
 
 def _change(line: OwnerLine) -> Cell:
@@ -580,7 +580,10 @@ def late_blocks(spends: Iterable[SpendItem]) -> list[Block]:
     rows = [(each.origin, each.name, each.user, each.cost) for each in late]
     if not rows:
         return []
-    return [Table(("month of origin", "what", "who", "booked here"), rows), NoteBlock(BOOKED_LATE)]
+    return [
+        Table(("month of origin", "what", "who", "booked here"), rows, is_list=True),
+        NoteBlock(BOOKED_LATE),
+    ]
 
 
 BOOKED_LATE = "These months were closed before this was known of them, so it is booked here."
@@ -617,7 +620,7 @@ def _near(digest: Digest) -> Iterator[Block]:
     if near:
         near.sort(key=lambda each: -limit_percent(each))
         rows = ((limit_name(e), e.used, e.limit, _share(limit_percent(e), 0)) for e in near[:_ROWS])
-        yield Table(("limit", "used", "of", "share"), tuple(rows))
+        yield Table(("limit", "used", "of", "share"), tuple(rows), is_list=True)
         yield from _more(len(near) - _ROWS)
 
 
@@ -625,7 +628,7 @@ def _dead(digest: Digest) -> Iterator[Block]:
     if digest.dead:
         newest = sorted(digest.dead, key=lambda row: -row.last_seen_ns)[:_NOTES]
         rows = ((row.name, row.user, utc_text(row.last_seen_ns), row.dir) for row in newest)
-        yield Table(("run", "who", "last seen", "directory"), tuple(rows))
+        yield Table(("run", "who", "last seen", "directory"), tuple(rows), is_list=True)
         yield from _more(len(digest.dead) - _NOTES)
 
 
@@ -651,7 +654,7 @@ def _savings(digest: Digest) -> Iterator[Block]:
             )
             for line in digest.advice
         )
-        yield Table(("advice", graded("saves", "estimated"), "runs", "how"), rows)
+        yield Table(("advice", graded("saves", "estimated"), "runs", "how"), rows, is_list=True)
 
 
 def _spend_logs(digest: Digest) -> Iterator[Block]:
@@ -662,6 +665,6 @@ def _spend_logs(digest: Digest) -> Iterator[Block]:
             for each in guard.standings
             if each.scope == WHOLE
         )
-        yield Table(("log", "ceiling", "spent", "held"), wholes)
+        yield Table(("log", "ceiling", "spent", "held"), wholes, is_list=True)
         yield Table(("log", "hash of its last line"), tuple(digest.heads.items()))
         yield NoteBlock("outlay guard verify --expect HASH shows whether lines were removed.")

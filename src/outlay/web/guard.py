@@ -327,7 +327,8 @@ def _holds(holds: Sequence[Hold], books: BookReader) -> str:
         "operation", "held", "state", "project", "user", "hold", "since (UTC)", "machine",
         "ends at", "by",
     )  # fmt: skip
-    return html.section("Open holds", html.table(headings, rows, caption="Open holds"))
+    table = html.table(headings, rows, caption="Open holds", is_list=True)
+    return html.section("Open holds", table)
 
 
 _HEADINGS: Final = ("line", "what", "actual", "estimated", "operation", "time (UTC)", "hold")

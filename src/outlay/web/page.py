@@ -239,7 +239,7 @@ def findings_list(
         ]
         for each in findings[:_MOST_FINDINGS]
     ]  # fmt: skip
-    parts = [html.table(("", "where", "what"), rows, caption=title)]
+    parts = [html.table(("", "where", "what"), rows, caption=title, is_list=True)]
     if len(findings) > _MOST_FINDINGS:
         parts.append(html.note(f"The first {_MOST_FINDINGS} of {len(findings):,} are shown."))
     return [
