@@ -117,7 +117,11 @@ def test_shared_locks_exclude_only_exclusive_ones(tmp_path: Path) -> None:
 def test_a_refused_lock_leaves_no_open_file(
     tmp_path: Path, take: Callable[[int], FileLock]
 ) -> None:
+    def open_here() -> int:
+        # Of this file alone: the collector may close any other in between.
+        return sum(link.resolve() == tmp_path / "locked" for link in Path("/dev/fd").iterdir())
+
     with take(opened(tmp_path)):
-        before = len(list(Path("/dev/fd").iterdir()))
+        before = open_here()
         assert not is_free(tmp_path, take)
-        assert len(list(Path("/dev/fd").iterdir())) == before
+        assert open_here() == before > 0

@@ -230,8 +230,8 @@ FIRST: Final = (
     "run_id", "status", "world_size", "ips_mean", "step_time_ms", "bytes_per_step",
     "accuracy_metric", "accuracy_value", "accuracy_best", "target_value", "time_to_target_min",
     "energy_Wh", "fidelity_mean", "planned_cost", "cost", "assumed_cost", "charged_cost",
-    "currency", "cost_kind", "goodput", "wall_minutes", "queue_minutes", "scheduling_goodput",
-    "stop_reason", "errors", "configuration", "budget_mode",
+    "currency", "cost_kind", "cost_beside", "goodput", "wall_minutes", "queue_minutes",
+    "scheduling_goodput", "stop_reason", "errors", "configuration", "budget_mode",
 )  # fmt: skip
 TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flops")
 
