@@ -324,11 +324,9 @@ def _saving(low: float, high: float) -> OptimizationRecommendation:
 
 
 def test_the_width_of_an_interval_is_calibrated_by_its_cause() -> None:
-    found = calibrated(_saving(60.0, 120.0), "recovery")
-    assert (found.savings_low, found.savings_high) == (
-        pytest.approx(100 - 40 * WIDTH["recovery"]),
-        pytest.approx(100 + 20 * WIDTH["recovery"]),
-    )
+    found, width = calibrated(_saving(60.0, 120.0), "recovery"), WIDTH["recovery"]
+    shown = (found.savings_low, found.savings_high)
+    assert shown == pytest.approx((100 - 40 * width, 100 + 20 * width))
     assert set(WIDTH) < set(HELD)
 
 
