@@ -1,9 +1,9 @@
 """How often advice is right, in simulated trainings whose best change is known.
 
-The worlds are in tests/support/advice_worlds.py, in three generations. Of the first and the second
-a half on which nothing had been tuned was printed, and all of both is tuned on since. The third is
+The worlds are in tests/support/advice_worlds.py, in four generations. Of each of the first three a
+half on which nothing had been tuned was printed, and all of them is tuned on since. The fourth is
 split by a hash of the names within each kind: whatever advice depends on is tuned on the earlier
-generations and on one half of the third; this prints the other half as it comes, with worlds of
+generations and on one half of the fourth; this prints the other half as it comes, with worlds of
 each kind. What it printed is in results/.
 
 Run: python benchmarks/advice_quality.py [--seeds 20] [--faults FILE] [--tuning]

@@ -16,7 +16,14 @@ from outlay.account.run import RunAccount
 from outlay.advise.advice_followed import advice_followed, followed_text
 from outlay.advise.batch_size import unmeasured
 from outlay.advise.curves import outlook
-from outlay.advise.recommendation import HELD, OptimizationRecommendation, of_kind
+from outlay.advise.recommendation import (
+    HELD,
+    WIDTH,
+    OptimizationRecommendation,
+    bounded,
+    calibrated,
+    of_kind,
+)
 from outlay.advise.run_advice import Circumstances, advise_run, evaluations_of
 from outlay.advise.stopping import EpochPrice, recommend_early_stopping, undecided
 from outlay.advise.tiers import ComputeJob, Option, recommend_compute_tier
@@ -65,7 +72,7 @@ def test_each_kind_of_world_is_in_both_halves() -> None:
         for is_tuned_on in (False, True)
     )
     assert {"stalls", "evaluates", "converges", "compiles in a span"} < reported
-    drawn_kinds = {each.kind for each in WORLDS if each.name.endswith(", a")}
+    drawn_kinds = {each.kind for each in WORLDS if each.name.endswith(", i")}
     assert len(drawn_kinds) >= 35
     assert reported == drawn_kinds
     assert reported <= tuned_on
@@ -73,8 +80,8 @@ def test_each_kind_of_world_is_in_both_halves() -> None:
 
 def test_worlds_that_were_reported_before_are_the_same() -> None:
     """Their figures are drawn in an order that no later kind of world may change."""
-    training = drawn("gets better in a jump, 2", 1).training
-    assert training.cost == pytest.approx(90.1225375)
+    assert drawn("gets better in a jump, 2", 1).training.cost == pytest.approx(90.1225375)
+    assert drawn("compiles in a span, d", 1).training.cost == pytest.approx(143.882576)
 
 
 @pytest.mark.parametrize("world", SOME, ids=lambda world: world.name)
@@ -310,6 +317,27 @@ def test_the_confidence_of_each_simulated_saving_is_from_the_same_table() -> Non
     firsts += savings(drawn("converges, rate 0.3", 1))[:1]
     assert {each.cause for each in firsts} == set(HELD)
     assert all(each.confidence == HELD[each.cause] for each in firsts)
+
+
+def _saving(low: float, high: float) -> OptimizationRecommendation:
+    return OptimizationRecommendation("badput", "", "", 100.0, savings_low=low, savings_high=high)
+
+
+def test_the_width_of_an_interval_is_calibrated_by_its_cause() -> None:
+    found, width = calibrated(_saving(60.0, 120.0), "recovery"), WIDTH["recovery"]
+    shown = (found.savings_low, found.savings_high)
+    assert shown == pytest.approx((100 - 40 * width, 100 + 20 * width))
+    assert set(WIDTH) < set(HELD)
+
+
+@pytest.mark.parametrize(
+    ("stated", "shown"), [((100, 100), (97, 103)), ((99, 110), (97, 110)), ((80, 104), (80, 104))]
+)
+def test_an_interval_is_widened_only_as_far_as_two_runs_differ(
+    stated: tuple[float, float], shown: tuple[float, float]
+) -> None:
+    found = bounded(_saving(*stated), 1000.0)
+    assert (found.savings_low, found.savings_high) == pytest.approx(shown)
 
 
 def test_a_move_to_what_was_not_simulated_has_no_confidence_of_simulations() -> None:

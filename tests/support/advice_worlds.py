@@ -7,8 +7,8 @@ of the log and of a few other runs. None of outlay's arithmetic is used. How muc
 remedy leaves is drawn: 0 to 20 % of waits for data, 5 to 40 % of compilation, 2 to 40 % of down
 time, 2 to 30 % of saves, 0 to 30 % of stalls.
 
-There are three generations of worlds. Anything may be tuned on the first two, a half of which was
-reported before. Of the third, whose figures are drawn anew, anything may be tuned on one half of
+There are four generations of worlds. Anything may be tuned on the first three, a half of which was
+reported before. Of the fourth, whose figures are drawn anew, anything may be tuned on one half of
 the worlds of each kind, by a hash of the names; the other one is only reported.
 """
 
@@ -672,8 +672,14 @@ def worlds(trace: Path | None = None) -> list[AdviceWorld]:
     """Return all worlds; failures of some are drawn from a trace of faults."""
     traced = partial(_traced, trace_gaps(trace))
     second = _kinds(np.random.default_rng(20261119), traced)
-    third = _kinds(np.random.default_rng(20261120), traced)
-    return [*_first_worlds(traced), *_second_worlds(second), *_third_worlds(third)]
+    third = _later_kinds(20261120, traced)
+    fourth = _later_kinds(20261122, traced)
+    return [
+        *_first_worlds(traced),
+        *_second_worlds(second),
+        *(replace(each, is_tuned_on=True) for each in _halved(third, "abcdefgh")),
+        *_halved(fourth, "ijklmnop"),
+    ]
 
 
 Uptimes = Callable[[np.random.Generator, int, float], tuple[float, ...]]
@@ -778,8 +784,8 @@ def _first_worlds(traced: Uptimes) -> list[AdviceWorld]:
     ]
 
 
-# The second generation and the third: figures are drawn, once for each world, from a little more
-# than the range of the first.
+# The later generations: figures are drawn, once for each world, from a little more than the range
+# of the first.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -801,19 +807,24 @@ def _second_worlds(kinds: Sequence[WorldKind]) -> list[AdviceWorld]:
     ]
 
 
-def _third_worlds(kinds: Sequence[WorldKind]) -> list[AdviceWorld]:
-    """Return worlds of which at least one of each kind is only reported, and one is tuned on."""
-    g = np.random.default_rng(20261121)
+def _later_kinds(seed: int, traced: Uptimes) -> list[WorldKind]:
+    """Return the kinds of the second generation, and what was added with the third."""
+    g = np.random.default_rng(seed + 1)
     spans = [
         partial(_compiles_in_span, int(g.integers(0, 11)), float(g.uniform(0.15, 0.5)))
         for _ in range(4)
     ]
-    kinds = [*kinds, WorldKind(name="compiles in a span", is_healthy=False, drawers=spans)]
+    kinds = _kinds(np.random.default_rng(seed), traced)
+    return [*kinds, WorldKind(name="compiles in a span", is_healthy=False, drawers=spans)]
+
+
+def _halved(kinds: Sequence[WorldKind], letters: str) -> list[AdviceWorld]:
+    """Return worlds of which at least one of each kind is only reported, and one is tuned on."""
     found = []
     for kind in kinds:
         # A kind without figures has as many worlds as it needs.
         drawers = kind.drawers if len(kind.drawers) > 1 else [*kind.drawers, *kind.drawers]
-        names = [f"{kind.name}, {letter}" for letter, _ in zip("abcdefgh", drawers, strict=False)]
+        names = [f"{kind.name}, {letter}" for letter, _ in zip(letters, drawers, strict=False)]
         by_hash = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
         tuned_on = by_hash[: len(names) // 2]
         found += [

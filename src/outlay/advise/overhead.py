@@ -303,7 +303,7 @@ def _of_history(
         needed=[] if failures else ["a disruption or two, to know how often they come"],
         currency=of.currency,
     )
-    return calibrated(bounded(found, whole), "bursts" if history.is_burst else "checkpoint")
+    return bounded(calibrated(found, "bursts" if history.is_burst else "checkpoint"), whole)
 
 
 _LEAST_OF_WASTE = 0.2  # Intervals whose waste differs by less are practically the same.
@@ -344,7 +344,7 @@ REMEDIES: Mapping[str, Remedy] = {
     ph.CHECKPOINT_SAVE: Remedy(0.6, 0.95, 1.35, "save asynchronously, beside training"),
     ph.CHECKPOINT_RESTORE: Remedy(0.1, 0.4, 0.8, "restore from local disk or a peer's memory"),
     ph.EVALUATION: Remedy(
-        0.45, 0.5, 0.55, "evaluate half as often, or on another machine", grade="estimated"
+        0.475, 0.5, 0.525, "evaluate half as often, or on another machine", grade="estimated"
     ),
     ph.ACCELERATOR_INIT: Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
     ph.TRAINING_PREP: Remedy(0.2, 0.7, 1.0, "prepare data before renting"),
@@ -355,7 +355,7 @@ REMEDIES: Mapping[str, Remedy] = {
     ph.WASTED_PROGRESS: Remedy(0.2, 0.5, 0.9, "save checkpoints more often, and on a signal"),
     ph.RECOVERY: Remedy(0.75, 0.82, 0.95, "restart automatically, and give back what is down"),
     ph.STALL: Remedy(
-        0.76, 0.87, 0.975, "look for the slow rank, disk or network in the stalled steps"
+        0.745, 0.87, 0.985, "look for the slow rank, disk or network in the stalled steps"
     ),
 }
 _CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")
@@ -426,7 +426,7 @@ def recommend_badput(
         needed=["the same phase after the change: outlay goodput diff"],
         currency=currency,
     )
-    return calibrated(bounded(found, total), worst)
+    return bounded(calibrated(found, worst), total)
 
 
 def _least_share(phase: str, costs: Mapping[str, float], remedy: Remedy) -> float:

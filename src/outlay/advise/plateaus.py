@@ -128,7 +128,7 @@ def level_from(
         first=offset + first,
         end=offset + count,
         # How long the last bit of an exponential takes, where noise hides it.
-        spread=0.2 + 0.02 * first + min(1.0, 50 * noise / gain) * (0.4 + 0.02 * first),
+        spread=0.2 + 0.02 * first + min(1.0, 50 * noise / gain) * (0.9 + 0.04 * first),
         # What may have been gained unseen since.
         tolerance=max(0.005 * gain, noise, better + 4 * error),
     )

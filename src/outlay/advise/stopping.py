@@ -380,7 +380,7 @@ def _without_stretches(
     count = len(values)
     left = sum(each.length for each in stretches)
     # Short stages show their ends less clearly.
-    spread = math.sqrt(sum(each.spread**2 for each in stretches)) * (2 if is_staged else 1)
+    spread = math.sqrt(sum(each.spread**2 for each in stretches)) * (1.3 if is_staged else 1)
     kept = _Enough(count - left, count - left - spread, count - left + spread)
     found = _fewer_epochs(count, kept, epoch)
     tolerance = max(each.tolerance for each in stretches)
