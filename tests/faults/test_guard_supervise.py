@@ -267,6 +267,24 @@ def test_when_the_supervisor_is_frozen_its_process_tree_dies_once_the_paid_time_
     assert BudgetGuard(1000, tmp_path / "spend.jsonl", environ={}).holds() == ()
 
 
+def test_a_command_that_the_keeper_ends_after_its_notice_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor is late only once the notice has begun."""
+    wait, said = ProcessSupervisor.wait, list[str]()
+
+    def late(processes: ProcessSupervisor, timeout_s: float) -> list[KeptEvent]:
+        command = processes.process_of("command")
+        if command is not None and any("ending it" in text for text in said):
+            until(lambda: not alive(command.pid), what="the keeper to end the command")
+        return wait(processes, timeout_s)
+
+    monkeypatch.setattr(ProcessSupervisor, "wait", late)
+    guard = BudgetGuard(3, tmp_path / "spend.jsonl", environ={})
+    outcome = supervise(guard, terms(), *python("import time; time.sleep(60)"), said=said)
+    assert (outcome.exit_code, bool(outcome.stopped_because)) == (3, True)
+
+
 def test_a_keeper_that_is_killed_is_replaced(tmp_path: Path) -> None:
     supervisor = start_supervisor(tmp_path, *python(STUBBORN_TREE, str(tmp_path)))
     pids = process_tree(tmp_path)

@@ -154,9 +154,10 @@ class Supervisor:
             self._send_deadline()
             try:
                 ended = self._watch()
-                if ended.asked and not self._is_stopping:
+                if ended.asked and not self._signalled:
                     # The keeper stopped it: this process was too late to.
-                    self._stopping, self._signalled = self._holder.lease.reason, True
+                    self._stopping = self._stopping or self._holder.lease.reason
+                    self._signalled = True
                 if not self._signalled:
                     self._stopping = ""  # It ended by itself during its notice.
                 self._end_leftovers(ended)
