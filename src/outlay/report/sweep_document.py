@@ -167,7 +167,7 @@ def _run_by_rung(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
         ]
         for row in went[:_MOST_RANKED]
     ]  # fmt: skip
-    yield Table(("run", "configuration", *headings, "status"), cells)
+    yield Table(("run", "configuration", *headings, "status"), cells, is_list=True)
     if len(went) > _MOST_RANKED:
         yield NoteBlock(f"The first {_MOST_RANKED} of {len(went):,} that went on are shown.")
 
@@ -193,7 +193,8 @@ def _pruned(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
         )
         for one in found.pruned[:_MOST_RANKED]
     ]  # fmt: skip
-    yield Table(("run", "configuration", "rung", metric_of(rows), "cost", "when", "why"), cells)
+    headings = ("run", "configuration", "rung", metric_of(rows), "cost", "when", "why")
+    yield Table(headings, cells, is_list=True)
     if len(found.pruned) > _MOST_RANKED:
         more = f"The first {_MOST_RANKED} of {len(found.pruned):,} are shown; "
         yield NoteBlock(f"{more}all of them are among the runs.")
