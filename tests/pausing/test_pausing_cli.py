@@ -32,6 +32,12 @@ def guard_run(root: Path, *more: str, deadline_h: int = 48) -> Outcome:
     )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default directory of a run is named by the second: other tests have theirs elsewhere."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def week() -> None:
     """A week of stored prices: 3 USD by day, 1.50 USD by night."""
